@@ -1,0 +1,6 @@
+"""``python -m rookery``."""
+
+from rookery.cli.main import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

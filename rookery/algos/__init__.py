@@ -1,0 +1,1 @@
+"""Algorithms: config, loss and policy, one file each."""

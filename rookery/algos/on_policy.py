@@ -1,0 +1,215 @@
+"""What A2C and PPO share: targets made once per batch, and minibatches over it.
+
+Shapes: T steps, B environments (all actors' together), N samples of a minibatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rookery.core.errors import UserError
+from rookery.core.records import Rollout
+from rookery.core.schedule import Schedule, check_schedule
+from rookery.core.tensors import Tensors
+from rookery.nets.normalizer import RunningMoments
+from rookery.ops.policy_gradient import masked_mean, standardize
+from rookery.ops.returns import discounted_returns, generalized_advantages
+from rookery.ops.value import ValueLoss
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig:
+    """Settings common to A2C and PPO."""
+
+    rollout_steps: int = 32
+    """Steps of each environment in one rollout (T)."""
+    rollouts_per_update: int = 1
+    """Rollouts each actor makes for one update."""
+    gamma: float = 0.99
+    """Discount of future reward."""
+    gae_lambda: float = 0.95
+    """0: one-step advantage; 1: the return to the end of the episode or rollout."""
+    entropy_coef: Schedule = 0.0
+    """Weight of the entropy bonus: a number, or a schedule over absolute steps."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    value_loss: ValueLoss = "squared"
+    """squared, or smooth_l1."""
+    normalize_advantage: bool = True
+    """Shift and scale the advantages of each batch to mean 0 and deviation 1."""
+    normalize_reward: bool = False
+    """Divide rewards by the running deviation of the discounted return."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this for learning; reported returns stay raw."""
+
+    def __post_init__(self) -> None:
+        for name in ("rollout_steps", "rollouts_per_update"):
+            if getattr(self, name) < 1:
+                raise UserError(f"algo.{name}: must be at least 1, got {getattr(self, name)}")
+        for name in ("gamma", "gae_lambda"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"algo.{name}: must be within 0 and 1, got {getattr(self, name)}")
+        check_schedule("algo.entropy_coef", self.entropy_coef)
+        if self.value_coef < 0:
+            raise UserError(f"algo.value_coef: must not be negative, got {self.value_coef}")
+        if self.reward_scale <= 0:
+            raise UserError(f"algo.reward_scale: must be positive, got {self.reward_scale}")
+
+
+@dataclass(slots=True)
+class Batch:
+    """What a loss reads: leaves ``[T, B, ...]`` (recurrent) or ``[N, ...]`` (feed-forward)."""
+
+    obs: Tensors
+    state: Tensors
+    reset: Tensor
+    action: Tensor
+    log_prob: Tensor
+    value: Tensor
+    advantage: Tensor
+    target: Tensor
+    mask: Tensor
+
+    def flatten(self) -> Batch:
+        """Time and environments joined: ``[T, B, ...]`` to ``[T * B, ...]``."""
+        return self._map(lambda leaf: leaf.flatten(0, 1), lambda leaf: leaf)
+
+    def samples(self, index: Tensor) -> Batch:
+        """Some samples of a flattened batch."""
+        return self._map(lambda leaf: leaf.index_select(0, index), lambda leaf: leaf)
+
+    def columns(self, index: Tensor) -> Batch:
+        """Some environments of a batch, whole sequences."""
+        return self._map(
+            lambda leaf: leaf.index_select(1, index), lambda leaf: leaf.index_select(0, index)
+        )
+
+    def _map(self, rows: Any, state: Any) -> Batch:
+        kwargs: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "state":
+                kwargs["state"] = {name: state(leaf) for name, leaf in value.items()}
+            elif field.name == "obs":
+                kwargs["obs"] = {name: rows(leaf) for name, leaf in value.items()}
+            else:
+                kwargs[field.name] = rows(value)
+        return Batch(**kwargs)
+
+
+class RewardNormalizer:
+    """Divides rewards by the running deviation of the discounted return of each environment."""
+
+    def __init__(self, gamma: float) -> None:
+        self.gamma = gamma
+        self.moments = RunningMoments(())
+        self.past = torch.zeros(0)
+
+    def __call__(self, reward: Tensor, reset: Tensor) -> Tensor:
+        """Normalised rewards ``[T, B]``; updates the statistics first."""
+        if self.past.shape[0] != reward.shape[1]:
+            self.past = torch.zeros(reward.shape[1])
+        returns = discounted_returns(reward, reset, self.past, self.gamma)
+        self.past = returns[-1].clone()
+        self.moments.update(returns.flatten())
+        scale = (self.moments.var.float() + 1e-8).rsqrt()
+        return torch.clamp(reward * scale, -10.0, 10.0)
+
+    def tensors(self) -> Tensors:
+        """All of its state."""
+        return {"past": self.past, **dict(self.moments.named_buffers())}
+
+    def load(self, tensors: Tensors) -> None:
+        """Continue from :meth:`tensors`."""
+        self.past = tensors["past"].clone()
+        for name, buffer in self.moments.named_buffers():
+            buffer.copy_(tensors[name])
+
+
+class Targets:
+    """Turns the block the actors filled into a :class:`Batch` with advantages and value targets."""
+
+    def __init__(self, config: OnPolicyConfig, device: torch.device) -> None:
+        self.config = config
+        self.device = device
+        self.reward_normalizer = RewardNormalizer(config.gamma) if config.normalize_reward else None
+
+    def __call__(self, rollout: Rollout) -> Batch:
+        """The batch of ``rollout``; arrays are shared, not copied, on the CPU."""
+        reward = self._tensor(rollout.reward) * self.config.reward_scale
+        if self.reward_normalizer is not None:
+            reward = self._normalize(reward, self._tensor(rollout.reset))
+        value = self._tensor(rollout.value)
+        mask = self._tensor(rollout.mask).float()
+        advantage = generalized_advantages(
+            reward,
+            value,
+            self._tensor(rollout.terminated),
+            self._tensor(rollout.truncated),
+            self._tensor(rollout.final_value),
+            self.config.gamma,
+            self.config.gae_lambda,
+        )
+        target = advantage + value[:-1]
+        if self.config.normalize_advantage:
+            advantage = standardize(advantage, mask)
+        return Batch(
+            obs={name: self._tensor(leaf[:-1]) for name, leaf in rollout.obs.items()},
+            state={name: self._tensor(leaf) for name, leaf in rollout.state.items()},
+            reset=self._tensor(rollout.reset[:-1]),
+            action=self._tensor(rollout.action),
+            log_prob=self._tensor(rollout.log_prob),
+            value=value[:-1],
+            advantage=advantage,
+            target=target,
+            mask=mask,
+        )
+
+    def _normalize(self, reward: Tensor, reset: Tensor) -> Tensor:
+        """One round of rollouts after the other: a block's columns are [rollout, actor, env]."""
+        assert self.reward_normalizer is not None
+        rounds = self.config.rollouts_per_update
+        pairs = zip(reward.chunk(rounds, 1), reset[:-1].chunk(rounds, 1), strict=True)
+        return torch.cat([self.reward_normalizer(*pair) for pair in pairs], 1)
+
+    def state_tensors(self) -> Tensors:
+        """Reward statistics, if there are any."""
+        return self.reward_normalizer.tensors() if self.reward_normalizer is not None else {}
+
+    def load_state_tensors(self, tensors: Tensors) -> None:
+        """Continue from :meth:`state_tensors`."""
+        if self.reward_normalizer is not None and tensors:
+            self.reward_normalizer.load(tensors)
+
+    def _tensor(self, array: Any) -> Tensor:
+        return torch.from_numpy(np.asarray(array)).to(self.device)
+
+
+def minibatches(
+    batch: Batch, *, recurrent: bool, num_minibatches: int, rng: np.random.Generator
+) -> Iterator[Batch]:
+    """Split a batch at random: by samples, or by whole environments when recurrent."""
+    if num_minibatches == 1:
+        yield batch if recurrent else batch.flatten()
+        return
+    flat = batch if recurrent else batch.flatten()
+    count = batch.mask.shape[1] if recurrent else flat.mask.shape[0]
+    order = torch.from_numpy(rng.permutation(count)).to(batch.mask.device)
+    for index in order.chunk(num_minibatches):
+        yield batch.columns(index) if recurrent else flat.samples(index)
+
+
+def explained_variance(batch: Batch) -> Tensor:
+    """How much of the variance of the targets the acting value estimates explained (1 is all)."""
+    residual = batch.target - batch.value
+    spread = masked_mean((batch.target - masked_mean(batch.target, batch.mask)) ** 2, batch.mask)
+    error = masked_mean((residual - masked_mean(residual, batch.mask)) ** 2, batch.mask)
+    return 1.0 - error / (spread + 1e-8)
+
+

@@ -1,0 +1,49 @@
+"""``rookery eval RUN``: play whole episodes and report the raw score."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rookery.cli.arguments import Arguments
+
+
+def main(argv: list[str]) -> int:
+    """Evaluate and print."""
+    parser = Arguments(prog="rookery eval", description=__doc__)
+    parser.add_argument("run", type=Path, help="run directory, or a checkpoint inside one")
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0, help="first of one seed per episode")
+    parser.add_argument("--max-steps", type=int, help="cut episodes after this many steps")
+    parser.add_argument("--checkpoint", help="best, latest, or its steps (default: best if any)")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--deterministic", action="store_true", help="the most likely action")
+    mode.add_argument("--stochastic", action="store_true", help="sample actions")
+    parser.add_argument("--json", action="store_true", help="pure JSON on standard output")
+    args = parser.parse_args(argv)
+    chosen = True if args.deterministic else False if args.stochastic else None
+    from rookery.training import evaluate_run
+
+    summary = evaluate_run(
+        args.run,
+        args.episodes,
+        seed=args.seed,
+        deterministic=chosen,
+        max_steps=args.max_steps,
+        checkpoint=args.checkpoint,
+    )
+    action = "most likely action" if summary["deterministic"] else "sampled actions"
+    print(f"checkpoint {summary['checkpoint_steps']}, {action}", file=sys.stderr)
+    print(json.dumps(summary) if args.json else _text(summary))
+    return 0
+
+
+def _text(summary: dict[str, Any]) -> str:
+    low, high = summary["return_ci95"]
+    return (
+        f"return {summary['return_mean']:.2f} (95 % interval {low:.2f} to {high:.2f}, "
+        f"deviation {summary['return_std']:.2f}) over {summary['episodes']} episodes of "
+        f"{summary['length_mean']:.1f} steps"
+    )

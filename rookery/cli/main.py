@@ -1,0 +1,63 @@
+"""``rookery COMMAND ...``: finds the command and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from rookery.core.errors import UserError, near_names
+
+COMMANDS = {
+    "train": "train a recipe, an environment or a factory",
+    "resume": "go on with a run",
+    "eval": "play whole episodes with a trained agent and report the score",
+    "recipes": "list the recipes",
+    "runs": "list the runs",
+    "plan": "show who does what before anything starts",
+}
+
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the process's exit code."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    try:
+        return _dispatch(args)
+    except UserError as error:
+        print(f"rookery: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away, as in `rookery runs | head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+    if args[0] == "--version":
+        from rookery import __version__
+
+        print(__version__)
+        return 0
+    command, rest = args[0], args[1:]
+    if command not in COMMANDS:
+        raise UserError(f"unknown command '{command}'{near_names(command, COMMANDS)} (see --help)")
+    module = importlib.import_module(f"rookery.cli.{command}")
+    code: int = module.main(rest)
+    return code
+
+
+def _usage() -> str:
+    lines = ["usage: rookery COMMAND ...", ""]
+    lines += [f"  {name:<9} {about}" for name, about in COMMANDS.items()]
+    lines += ["", "rookery COMMAND --help explains a command."]
+    return "\n".join(lines)

@@ -1,0 +1,46 @@
+"""Plain progress lines on standard error: one per record."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rookery.training import Run
+
+
+class Lines:
+    """Prints records as they come."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+
+    def say(self, text: str) -> None:
+        """One line."""
+        if not self.quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def record(self, record: dict[str, Any]) -> None:
+        """One record as a line."""
+        if self.quiet:
+            return
+        head = f"{record['steps']:>12,} steps  {record['wall_secs']:8.1f} s"
+        if "eval/return_mean" in record:
+            self.say(
+                f"{head}  evaluation {record['eval/return_mean']:.1f} over "
+                f"{record['eval/episodes']} episodes"
+            )
+            return
+        score = record.get("rollout/return_mean")
+        shown = "-" if score is None else f"{score:.1f}"
+        self.say(f"{head}  return {shown:>8}  {record['time/env_steps_per_s']:>9,.0f} steps/s")
+
+    def finish(self, run: Run) -> None:
+        """How it ended and what to do next."""
+        finish = run.finish
+        word = "Solved!" if run.solved else finish.outcome.state
+        self.say(
+            f"{word} {finish.outcome.reason}: {finish.steps:,} steps, {finish.updates:,} updates, "
+            f"{finish.wall_secs:.1f} s"
+        )
+        self.say(f"rookery eval {run.path}")

@@ -1,0 +1,41 @@
+"""``rookery runs``: the runs below a directory."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from rookery.cli.arguments import Arguments
+from rookery.runs.directory import list_runs
+
+
+def main(argv: list[str]) -> int:
+    """List the runs, newest first."""
+    parser = Arguments(prog="rookery runs", description=__doc__)
+    parser.add_argument("root", type=Path, nargs="?", default=Path("runs"))
+    parser.add_argument("--json", action="store_true", help="pure JSON on standard output")
+    args = parser.parse_args(argv)
+    runs = list_runs(args.root)
+    if args.json:
+        rows = [
+            {
+                "path": str(run.path),
+                "name": run.name,
+                "state": run.state,
+                "steps": run.steps,
+                "best": run.best_score,
+                "last_activity": run.last_activity,
+            }
+            for run in runs
+        ]
+        print(json.dumps(rows))
+        return 0
+    if not runs:
+        print(f"no runs in {args.root}; `rookery train cartpole` makes one")
+    for run in runs:
+        score = run.best_score
+        best = "-" if score is None else f"{score['return_mean']:.1f}"
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.last_activity))
+        print(f"{when}  {run.state:<12} {run.steps:>13,} steps  best {best:>9}  {run.path}")
+    return 0

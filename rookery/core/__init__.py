@@ -1,0 +1,1 @@
+"""What flows between roles, and the doors it flows through."""

@@ -1,0 +1,36 @@
+"""Errors a user can act on: one clear line and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """What was wrong, where, and what to do, in one line. The command line prints it and exits 2."""
+
+    exit_code = 2
+
+
+class EnvironmentFault(UserError):
+    """User code in an environment raised, hung, or returned what its spaces do not allow."""
+
+    exit_code = 3
+
+
+class RunFailed(UserError):
+    """A run ended because a role could not go on; the message names role, cause and log."""
+
+    exit_code = 4
+
+
+def near_names(name: str, known: Iterable[str]) -> str:
+    """A phrase like ``; did you mean 'cartpole'?`` for the nearest known names, or ``''``."""
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    if not close:
+        return ""
+    return "; did you mean " + " or ".join(f"'{match}'" for match in close) + "?"
+
+
+class StopRun(Exception):  # noqa: N818 - a request, not an error
+    """Raise it in a callback to end the run properly, with a checkpoint."""

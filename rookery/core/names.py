@@ -1,0 +1,30 @@
+"""Objects by name: ``package.module:attribute``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from rookery.core.errors import UserError, near_names
+
+
+def load_object(name: str, what: str) -> Any:
+    """Import ``package.module:attribute``; ``what`` names the setting in error messages."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and not module_name.startswith(error.name):
+            raise UserError(
+                f"{what}: importing '{module_name}' failed: {error}; install that module"
+            ) from error
+        raise UserError(
+            f"{what}: no module named '{module_name}' (from '{name}'); "
+            "it must be importable from here: check the spelling or set PYTHONPATH"
+        ) from error
+    if not hasattr(module, attribute):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise UserError(
+            f"{what}: module '{module_name}' has no '{attribute}'{near_names(attribute, public)}"
+        )
+    return getattr(module, attribute)

@@ -1,0 +1,67 @@
+"""Descriptions of arrays: what an observation, an action or a rollout field looks like.
+
+Observations of any supported space are carried as a flat mapping of **leaves**: ``{"obs": array}``
+for a plain space, ``{"camera": ..., "inner.speed": ...}`` for nested Dict and Tuple spaces. One
+shape of data everywhere means that buffers, networks and transports never branch on spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Arrays = dict[str, Array]
+
+LeafKind = Literal["box", "discrete", "multi_discrete", "multi_binary"]
+
+ACTION_MASK = "action_mask"
+"""Name of the leaf that holds an action mask, when the environment gives one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """Shape (without batch axes) and dtype of one array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def with_axes(self, *axes: int) -> ArraySpec:
+        """The same array behind leading ``axes``, such as ``[T, B]``."""
+        return ArraySpec((*axes, *self.shape), self.dtype)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class LeafSpec:
+    """One leaf of an observation or action space.
+
+    ``sizes`` holds the number of choices of each element for the two discrete kinds;
+    ``low``/``high`` are the bounds of a box (None where it is unbounded).
+    """
+
+    kind: LeafKind
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    sizes: tuple[int, ...] = ()
+    low: Array | None = None
+    high: Array | None = None
+
+    @property
+    def array(self) -> ArraySpec:
+        return ArraySpec(self.shape, self.dtype)
+
+
+LeafSpecs = Mapping[str, LeafSpec]
+
+
+def zeros(specs: Mapping[str, ArraySpec]) -> Arrays:
+    """Allocate ordinary memory for ``specs``."""
+    return {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs.items()}

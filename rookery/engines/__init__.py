@@ -1,0 +1,1 @@
+"""Engines carry programs: inline in one thread, local on all cores."""

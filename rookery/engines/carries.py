@@ -1,0 +1,19 @@
+"""Which links each engine carries which port by."""
+
+from __future__ import annotations
+
+from rookery.programs.graph import Link
+
+_CARRIES: dict[str, dict[str, Link]] = {
+    "inline": {"experience": "call", "params": "call", "evaluation": "call"},
+    "local": {
+        "experience": "shared_memory",
+        "params": "shared_memory",
+        "evaluation": "directory",
+    },
+}
+
+
+def carries(engine: str) -> dict[str, Link]:
+    """Ports that ``engine`` can carry, and how."""
+    return _CARRIES[engine]

@@ -1,0 +1,38 @@
+"""What every engine is given and gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rookery.runs.checkpoint import Checkpoint
+from rookery.runs.config import RunConfig
+from rookery.runs.directory import RunDirectory
+from rookery.runs.session import Callbacks, Outcome
+
+ResumeMode = Literal["weights", "all"]
+
+
+@dataclass(slots=True)
+class Job:
+    """One sitting: a configuration, where it is written, and what it starts from."""
+
+    config: RunConfig
+    run: RunDirectory
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    resume: Checkpoint | None = None
+    """Go on from here exactly."""
+    init_from: Checkpoint | None = None
+    """Start with these weights, everything else new."""
+
+
+@dataclass(slots=True)
+class Finish:
+    """How a sitting ended."""
+
+    outcome: Outcome
+    steps: int
+    updates: int
+    wall_secs: float
+    restarts: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,136 @@
+"""Every role in one thread, in turn: deterministic, and the ground truth for the other engines."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from rookery.core.errors import UserError
+from rookery.core.signature import Signature
+from rookery.core.spec import zeros
+from rookery.engines.carries import carries
+from rookery.engines.engine import Finish, Job
+from rookery.engines.interrupt import Interrupt
+from rookery.programs.formations import build_program
+from rookery.programs.validate import validate
+from rookery.roles.actor import Actor
+from rookery.roles.build import batch_spec, build_actor, build_learner, build_policy, limit_threads
+from rookery.roles.build import probe as probe_env
+from rookery.roles.evaluator import evaluate_config
+from rookery.roles.learner import Learner, load_weights
+from rookery.roles.pulse import shares
+from rookery.runs.checkpoint import State
+from rookery.runs.session import Session
+from rookery.transport.memory import BlockSink, BlockSource, ParamCell, RolloutBlock
+
+_LOG = logging.getLogger(__name__)
+
+
+def run(job: Job) -> Finish:
+    """Carry the job's program to its end."""
+    config = job.config
+    program = build_program(config)
+    validate(program, "inline", carries("inline"))
+    limit_threads(program.node("learner").num_threads)
+    signature = probe_env(config)
+    actors, learner = _build(job, signature)
+    session = Session(config, job.run, job.callbacks, fleet=lambda: _fleet(actors))
+    try:
+        _restore(job, actors, learner, session)
+        with Interrupt() as interrupt:
+            _loop(actors, learner, session, interrupt)
+            session.finish(lambda: _parts(actors, learner))
+            _evaluate_pending(session, learner, interrupt)
+    finally:
+        session.close()
+        for actor in actors:
+            actor.close()
+    assert session.outcome is not None
+    return Finish(
+        session.outcome,
+        session.steps,
+        session.updates,
+        session.wall_secs,
+        extra={"reached_at": session.reached_at},
+    )
+
+
+def _loop(actors: list[Actor], learner: Learner, session: Session, interrupt: Interrupt) -> None:
+    """Roles in turn until the session says that it is over."""
+    learner.start()
+    _evaluate_pending(session, learner, interrupt)
+    while session.outcome is None:
+        for actor in actors:
+            while actor.ready():
+                actor.step()
+        if not learner.ready():
+            raise RuntimeError("no role can go on: the program is not wired as a cycle")
+        update = learner.step()
+        session.after_update(update, lambda: _parts(actors, learner))
+        _evaluate_pending(session, learner, interrupt)
+        if interrupt.requested:
+            session.stop("interrupted", interrupt.reason)
+
+
+def _build(job: Job, signature: Signature) -> tuple[list[Actor], Learner]:
+    config = job.config
+    num_actors, num_envs = config.formation_config.num_actors, config.env.num_envs
+    slots = num_actors * config.algo_config.rollouts_per_update
+    cell = ParamCell()
+    spec = batch_spec(config, build_policy(config, signature), slots * num_envs)
+    block = RolloutBlock(
+        zeros(spec), np.zeros(slots, np.int64), num_actors=num_actors, num_envs=num_envs
+    )
+    learner = build_learner(config, signature, source=BlockSource(block), params=cell)
+    actors = [
+        build_actor(config, signature, replica, sink=BlockSink(block, replica), params=cell)
+        for replica in range(num_actors)
+    ]
+    return actors, learner
+
+
+def _restore(job: Job, actors: list[Actor], learner: Learner, session: Session) -> None:
+    if job.init_from is not None:
+        load_weights(learner.policy, job.init_from.parts["weights"])
+    if job.resume is None:
+        return
+    parts = job.resume.parts
+    learner.load_state(parts)
+    session.load_state(parts["session"], steps=learner.steps, updates=learner.updates)
+    for replica, actor in enumerate(actors):
+        part = f"actor-{replica}"
+        if part in parts:
+            try:
+                actor.load_state(parts[part])
+                continue
+            except UserError as error:
+                _LOG.warning("%s", error)
+        _LOG.warning("actor-%d begins new episodes: the checkpoint has no state for it", replica)
+
+
+def _parts(actors: list[Actor], learner: Learner) -> dict[str, State]:
+    """What a checkpoint holds: the learner, and where each actor is in its episodes."""
+    parts = learner.save_state()
+    for replica, actor in enumerate(actors):
+        saved = actor.save_state()
+        if saved is not None:
+            parts[f"actor-{replica}"] = saved
+    return parts
+
+
+def _evaluate_pending(session: Session, learner: Learner, interrupt: Interrupt) -> None:
+    for steps in session.evaluations_due():
+        weights = session.store.load(steps, parts=["weights"]).parts["weights"]
+        policy = build_policy(session.config, learner.policy.signature)
+        load_weights(policy, weights)
+        result = evaluate_config(session.config, policy, should_stop=lambda: interrupt.requested)
+        if result is None:
+            return
+        session.on_evaluation(steps, result.summary())
+
+
+def _fleet(actors: list[Actor]) -> dict[str, float]:
+    """Where the time goes: one thread never waits, so environments and the rest."""
+    env = sum(shares(actor.pulse.cells)["env"] for actor in actors)
+    return {"fleet/actors": len(actors), "fleet/env_share": env}

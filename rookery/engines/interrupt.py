@@ -1,0 +1,53 @@
+"""Ctrl-C and SIGTERM: the first ends the run properly, the second at once."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupt:
+    """Within the context, the first signal sets ``requested``; the second raises KeyboardInterrupt.
+
+    Outside the main thread, where Python delivers no signals, it does nothing.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.requested = False
+        self.signal: int | None = None
+        self.quiet = quiet
+        self._before: dict[int, Any] = {}
+
+    @property
+    def reason(self) -> str:
+        """What was received."""
+        return signal.Signals(self.signal).name if self.signal is not None else ""
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested, self.signal = True, number
+        if not self.quiet:
+            with contextlib.suppress(OSError):
+                sys.stderr.write("\nending with a checkpoint; once more to end at once\n")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,64 @@
+"""The state of a vector environment that keeps all of it in plain attributes.
+
+Gymnasium's own NumPy vector environments do: arrays, numbers and a random generator. Then the
+attributes are the state, and saving them lets a run continue exactly.
+"""
+
+from __future__ import annotations
+
+import types
+from enum import Enum
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+
+from rookery.core.seeding import generator_state, restore_generator
+from rookery.core.spec import Arrays
+
+_CONSTANTS = (gym.Space, EnvSpec, Enum, type, types.FunctionType, types.BuiltinFunctionType)
+"""Attributes of these types describe the environment; they do not change as it runs."""
+
+
+def snapshot_attributes(
+    env: gym.vector.VectorEnv[Any, Any, Any],
+) -> tuple[Arrays, dict[str, Any]] | None:
+    """Arrays and JSON data of every attribute, or None if one holds what cannot be saved."""
+    if env.unwrapped is not env:
+        return None
+    arrays: Arrays = {}
+    plain: dict[str, Any] = {}
+    generators: dict[str, Any] = {}
+    numbers: list[str] = []
+    for name, value in vars(env).items():
+        if isinstance(value, _CONSTANTS):
+            continue
+        if isinstance(value, np.random.Generator):
+            generators[name] = generator_state(value)
+        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            arrays[name] = value.copy()
+        elif isinstance(value, (float, np.generic)):
+            arrays[name] = np.asarray(value)
+            numbers.append(name)
+        elif value is None or isinstance(value, (bool, int, str)):
+            plain[name] = value
+        else:
+            return None
+    return arrays, {"plain": plain, "generators": generators, "numbers": numbers}
+
+
+def restore_attributes(
+    env: gym.vector.VectorEnv[Any, Any, Any], arrays: Arrays, data: dict[str, Any]
+) -> None:
+    """Put ``env`` back to what :func:`snapshot_attributes` saw. It must have been reset once."""
+    for name, value in data["plain"].items():
+        setattr(env, name, value)
+    for name, array in arrays.items():
+        if name not in data["numbers"]:
+            setattr(env, name, array.copy())
+        else:
+            is_float = isinstance(getattr(env, name, None), float)
+            setattr(env, name, array.item() if is_float else array[()])
+    for name, state in data["generators"].items():
+        restore_generator(getattr(env, name), state)

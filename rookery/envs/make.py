@@ -1,0 +1,431 @@
+"""From a configuration to environments: one of them, or a vector of them.
+
+::
+
+    config = EnvConfig(id="CartPole-v1", num_envs=8)
+    env = make_env(config)                                   # one gymnasium environment
+    envs = make_vector(config, run_seed=1, first_env=16)     # environments 16 .. 23 of the run
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Literal
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+from rookery.core.errors import UserError, near_names
+from rookery.envs import registration
+from rookery.envs.faults import one_line
+from rookery.envs.native import NativeVector
+from rookery.envs.process import ProcessVector
+from rookery.envs.serial import SerialVector
+from rookery.envs.transition import VectorEnv
+
+_LOG = logging.getLogger(__name__)
+
+AnyEnv = gym.Env[Any, Any]
+AnyVectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+Factory = Callable[..., Any]
+
+Backend = Literal["auto", "native", "serial", "process"]
+
+WAVE = 1024
+"""Episodes that a vector class plays at once when each has its own seed."""
+
+_CALLABLE = "callable:"
+_CALLABLES: dict[str, Factory] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """Which environment, how it is wrapped, and how many step together."""
+
+    id: str
+    """A gymnasium id ('CartPole-v1', 'module:Env-v0') or a factory ('package.module:factory')."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment's constructor or factory."""
+    wrappers: list[str | dict[str, Any]] = field(default_factory=list)
+    """Applied in order, each 'module:Class' or {wrapper: 'module:Class', kwargs: {...}}."""
+    max_episode_steps: int | None = None
+    """Truncate episodes after this many steps; null keeps the environment's registered limit."""
+    frame_stack: int = 1
+    """Observations stacked on a new first axis; 1 stacks none."""
+    num_envs: int = 8
+    """Environments that each actor steps together."""
+    backend: Backend = "auto"
+    """native (a vector class of the environment's own), serial (a loop in this process), process
+    (worker processes), or auto: native where it gives the same environment, else serial."""
+    num_workers: int = 2
+    """Worker processes of the process backend."""
+    step_timeout_secs: float = 60.0
+    """A step or reset of all environments of one process may take this long before it is a hang."""
+    action_mask_key: str | None = None
+    """Key in info under which the environment gives its mask of allowed actions."""
+    check: bool = True
+    """Verify that observations and rewards are finite, choices in range and action masks not
+    empty. Shapes and dtypes are always verified."""
+    on_env_error: Literal["stop", "restart"] = "stop"
+    """stop the run when an environment fails, or restart that environment with a new episode
+    (at most 5 times in 5 minutes). Native vectors and killed worker processes always stop."""
+
+    def __post_init__(self) -> None:
+        if not self.id:
+            raise UserError("env.id is empty; give a gymnasium id such as CartPole-v1")
+        for name in ("frame_stack", "num_envs", "num_workers"):
+            _at_least_one(name, getattr(self, name))
+        if self.max_episode_steps is not None:
+            _at_least_one("max_episode_steps", self.max_episode_steps)
+        if not self.step_timeout_secs > 0:
+            raise UserError(
+                f"env.step_timeout_secs is {self.step_timeout_secs}; it must be more than 0"
+            )
+        if self.action_mask_key == "":
+            raise UserError("env.action_mask_key is empty; give the key in info, or null for none")
+        for wrapper in self.wrappers:
+            parse_wrapper(wrapper)
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"env.{name} is {value}; it must be at least 1")
+
+
+def parse_wrapper(wrapper: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The 'module:Class' and arguments of one entry of ``EnvConfig.wrappers``."""
+    entry = {"wrapper": wrapper} if isinstance(wrapper, str) else dict(wrapper)
+    name, kwargs = entry.pop("wrapper", None), entry.pop("kwargs", None) or {}
+    if entry or not isinstance(name, str) or ":" not in name or not isinstance(kwargs, Mapping):
+        raise UserError(
+            f"env.wrappers has the entry {wrapper!r}; write 'module:Class' or "
+            "{'wrapper': 'module:Class', 'kwargs': {...}}"
+        )
+    return name, dict(kwargs)
+
+
+def register_callable(factory: Factory) -> str:
+    """An id under which this process, and no other, finds ``factory``."""
+    name = getattr(factory, "__name__", type(factory).__name__)
+    env_id, count = f"{_CALLABLE}{name}", 1
+    while _CALLABLES.get(env_id, factory) is not factory:
+        count += 1
+        env_id = f"{_CALLABLE}{name}#{count}"
+    _CALLABLES[env_id] = factory
+    return env_id
+
+
+def make_env(config: EnvConfig, render_mode: str | None = None) -> AnyEnv:
+    """One environment with its time limit, wrappers and frame stack."""
+    kwargs = dict(config.kwargs)
+    if render_mode is not None:
+        kwargs["render_mode"] = render_mode
+    factory = find_factory(config.id)
+    if factory is None:
+        env = _make_registered(config, kwargs)
+    else:
+        env = _make_from_factory(config, factory, kwargs)
+    for entry in config.wrappers:
+        env = _wrap(env, *parse_wrapper(entry))
+    if config.frame_stack > 1:
+        env = gym.wrappers.FrameStackObservation(env, config.frame_stack)
+    return env
+
+
+def find_factory(env_id: str) -> Factory | None:
+    """The factory that ``env_id`` names, or None if it is a gymnasium id."""
+    if env_id.startswith(_CALLABLE):
+        if env_id not in _CALLABLES:
+            raise UserError(
+                f"the environment '{env_id}' was given as a Python callable, which only the "
+                "process that registered it has; put it in a module and give env.id='module:name'"
+            )
+        return _CALLABLES[env_id]
+    module_name, colon, attribute = env_id.rpartition(":")
+    if not colon:
+        return None
+    found = getattr(_import(module_name, f"env.id={env_id}"), attribute, None)
+    if found is not None and not callable(found):
+        raise UserError(f"env.id={env_id} names a {type(found).__name__}; it must be callable")
+    return found
+
+
+def _import(module: str, wanted_by: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"{wanted_by}: importing '{module}' failed ({one_line(error)}); install the package "
+            "that has it, or run from the directory where it lies"
+        ) from error
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """The registered specification of a gymnasium id; a UserError with near names if unknown."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import(module, f"env.id={env_id}")
+    if name.startswith("rookery/"):
+        registration.register()
+    if name.startswith("ALE/") and name not in gym.registry:
+        gym.register_envs(_import("ale_py", f"env.id={env_id}"))
+    try:
+        return gym.envs.registration._find_spec(name)
+    except gym.error.Error as error:
+        raise UserError(_unknown(env_id, name, module)) from error
+
+
+def _unknown(env_id: str, name: str, module: str) -> str:
+    hint = near_names(name, gym.registry)
+    if module:
+        return (
+            f"env.id={env_id}: the module '{module}' has no '{name}' and registers no environment "
+            f"of that name{hint or '; check the spelling'}"
+        )
+    remedy = hint or "; write 'module:name' if a module of yours registers or makes it"
+    return f"env.id={env_id}: gymnasium knows no such environment{remedy}"
+
+
+def _make_registered(config: EnvConfig, kwargs: dict[str, Any]) -> AnyEnv:
+    spec = find_spec(config.id)
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+
+    env: AnyEnv = _build(config.id, lambda: gym.make(spec, disable_env_checker=True, **kwargs))
+    return env
+
+
+def _make_from_factory(config: EnvConfig, factory: Factory, kwargs: dict[str, Any]) -> AnyEnv:
+    env = _build(config.id, lambda: factory(**kwargs))
+    if isinstance(env, gym.vector.VectorEnv):
+        raise UserError(
+            f"env.id={config.id} gives a vector environment, and a single one is needed here; let "
+            "the factory return a gymnasium.Env when it is called without num_envs"
+        )
+    if not isinstance(env, gym.Env):
+        raise UserError(
+            f"env.id={config.id} returned a {type(env).__name__}; it must return a gymnasium.Env"
+        )
+    limit = config.max_episode_steps
+    return env if limit is None else gym.wrappers.TimeLimit(env, limit)
+
+
+def _build(env_id: str, build: Callable[[], Any]) -> Any:
+    """Call a constructor of the user's, and say in one line what it lacks if it fails."""
+    try:
+        return build()
+    except UserError:
+        raise
+    except (gym.error.DependencyNotInstalled, ImportError) as error:
+        raise UserError(
+            f"env.id={env_id} needs a package that is not installed ({one_line(error)}); "
+            "install it and run again"
+        ) from error
+    except TypeError as error:
+        raise UserError(
+            f"env.id={env_id} could not be built ({one_line(error)}); check env.kwargs"
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"env.id={env_id} could not be built ({one_line(error)}); "
+            "check env.kwargs and the environment's constructor"
+        ) from error
+
+
+def _wrap(env: AnyEnv, name: str, kwargs: dict[str, Any]) -> AnyEnv:
+    module_name, _, attribute = name.rpartition(":")
+    module = _import(module_name, f"env.wrappers '{name}'")
+    wrapper = getattr(module, attribute, None)
+    if wrapper is None:
+        hint = near_names(attribute, vars(module)) or "; check the spelling"
+        raise UserError(f"env.wrappers '{name}': '{module_name}' has no '{attribute}'{hint}")
+    try:
+        wrapped = wrapper(env, **kwargs)
+    except Exception as error:
+        raise UserError(
+            f"env.wrappers '{name}' could not be applied ({one_line(error)}); check its kwargs"
+        ) from error
+    if not isinstance(wrapped, gym.Env):
+        raise UserError(
+            f"env.wrappers '{name}' returned a {type(wrapped).__name__}; it must return a "
+            "gymnasium.Env"
+        )
+    return wrapped
+
+
+def make_vector(
+    config: EnvConfig,
+    *,
+    run_seed: int,
+    first_env: int = 0,
+    num_envs: int | None = None,
+    info_keys: tuple[str, ...] = (),
+    role: str = "env",
+) -> VectorEnv:
+    """Environments ``first_env ..`` of a run, stepped together by the backend of ``config``.
+
+    ``role`` names their random streams, so that evaluation never shares one with training.
+    """
+    count = config.num_envs if num_envs is None else num_envs
+    _at_least_one("num_envs", count)
+    if config.backend == "process":
+        if config.id.startswith(_CALLABLE):
+            raise UserError(
+                f"env.backend=process cannot carry the Python callable '{config.id}' to its "
+                "workers; put it in a module and give env.id='module:name'"
+            )
+        return ProcessVector(
+            config,
+            run_seed=run_seed,
+            first_env=first_env,
+            num_envs=count,
+            info_keys=info_keys,
+            role=role,
+        )
+    if config.backend in ("auto", "native"):
+        native = _make_native(config, count)
+        if native is not None:
+            return NativeVector(
+                native,
+                config,
+                run_seed=run_seed,
+                first_env=first_env,
+                info_keys=info_keys,
+                role=role,
+            )
+    return SerialVector(
+        lambda: make_env(config),
+        config,
+        run_seed=run_seed,
+        first_env=first_env,
+        num_envs=count,
+        info_keys=info_keys,
+        role=role,
+    )
+
+
+def make_seeded(
+    config: EnvConfig, num_envs: int, num_episodes: int, seed_for: Callable[[int], int]
+) -> tuple[VectorEnv, bool]:
+    """Environments whose every episode begins with the seed that ``seed_for(row)`` gives.
+
+    Returns them and whether they play in waves: a vector class that seeds each of its environments
+    (attribute ``seeds_each``) can do so only for all at once, so its rows begin together.
+    """
+    count = min(num_envs, num_episodes)
+    if config.backend in ("auto", "native"):
+        native = _make_native(config, num_episodes if num_episodes <= WAVE else WAVE)
+        if native is not None and getattr(native, "seeds_each", False):
+            seeded = NativeVector(native, config, run_seed=0, seed_for=seed_for)
+            return seeded, True
+        if native is not None:
+            native.close()
+    serial = SerialVector(
+        lambda: make_env(config), config, run_seed=0, num_envs=count, seed_for=seed_for
+    )
+    return serial, False
+
+
+def _make_native(config: EnvConfig, num_envs: int) -> AnyVectorEnv | None:
+    """The environment's own vector class; None when ``auto`` must do without."""
+    strict = config.backend == "native"
+    creator, limit, reason = _native_creator(config)
+    if creator is None or reason:
+        if strict:
+            raise UserError(f"env.backend=native: {reason}; use env.backend=auto or serial")
+        return None
+    kwargs = dict(config.kwargs) | ({} if limit is None else {"max_episode_steps": limit})
+    env = _build(config.id, lambda: creator(num_envs=num_envs, **kwargs))
+    if not isinstance(env, gym.vector.VectorEnv):
+        if strict:
+            raise UserError(
+                f"env.backend=native: {config.id} returned a {type(env).__name__} for "
+                f"num_envs={num_envs}, not a gymnasium VectorEnv; use env.backend=serial"
+            )
+        return None
+    if not strict and not _same_as_single(config, env):
+        env.close()
+        return None
+    return env
+
+
+def _native_creator(config: EnvConfig) -> tuple[Factory | None, int | None, str]:
+    """What builds the native vector, its time limit, and why it cannot be used ('' if it can)."""
+    creator, limit = find_factory(config.id), config.max_episode_steps
+    if creator is None:
+        spec = find_spec(config.id)
+        creator = _load_vector_entry(config.id, spec)
+        if creator is None:
+            return None, None, f"{config.id} has no vector class of its own"
+        if spec.additional_wrappers:
+            return creator, None, f"{config.id} is registered with wrappers"
+        if limit is None:
+            limit = config.kwargs.get("max_episode_steps", spec.max_episode_steps)
+        creator = _with_defaults(creator, spec)
+    elif not _accepts(creator, "num_envs"):
+        return None, None, f"the factory {config.id} has no num_envs argument"
+    return creator, limit, _not_honoured(config, creator, limit)
+
+
+def _load_vector_entry(env_id: str, spec: EnvSpec) -> Factory | None:
+    entry: Any = spec.vector_entry_point
+    if isinstance(entry, str):
+        entry = _build(env_id, lambda: gym.envs.registration.load_env_creator(entry))
+    creator: Factory | None = entry
+    return creator
+
+
+def _with_defaults(creator: Factory, spec: EnvSpec) -> Factory:
+    """``creator`` with the keyword arguments of the registration as defaults."""
+    return functools.partial(creator, **spec.kwargs) if spec.kwargs else creator
+
+
+def _not_honoured(config: EnvConfig, creator: Factory, limit: int | None) -> str:
+    """The setting that a native vector cannot carry out, '' if there is none."""
+    if config.wrappers:
+        return "a native vector takes no env.wrappers"
+    if config.frame_stack > 1:
+        return f"a native vector cannot stack frames (env.frame_stack={config.frame_stack})"
+    if config.action_mask_key is not None and config.backend == "auto":
+        return "whether a native vector gives action masks is not known before it runs"
+    if limit is not None and not _accepts(creator, "max_episode_steps"):
+        return f"its vector class takes no max_episode_steps (here {limit})"
+    return ""
+
+
+def _accepts(creator: Factory, name: str) -> bool:
+    """Whether ``creator`` names a parameter ``name``; ``**kwargs`` might swallow it unread."""
+    try:
+        return name in inspect.signature(creator).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _same_as_single(config: EnvConfig, vector: AnyVectorEnv) -> bool:
+    """Whether the vector class has the spaces of the single environment, so is the same task."""
+    if not _has_single(config):
+        return True
+    single = make_env(config)
+    same = (
+        single.observation_space == vector.single_observation_space
+        and single.action_space == vector.single_action_space
+    )
+    single.close()
+    if not same:
+        _LOG.info("%s: its vector class has other spaces; stepping single ones", config.id)
+    return bool(same)
+
+
+def _has_single(config: EnvConfig) -> bool:
+    """Whether the id also makes single environments."""
+    factory = find_factory(config.id)
+    if factory is None:
+        return find_spec(config.id).entry_point is not None
+    parameter = inspect.signature(factory).parameters["num_envs"]
+    return parameter.default is not inspect.Parameter.empty and parameter.default is None

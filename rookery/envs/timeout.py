@@ -1,0 +1,92 @@
+"""A deadline for code that may hang, carried by SIGALRM in the main thread.
+
+::
+
+    deadline = Deadline(60.0)
+    try:
+        with deadline:                 # about 3 us
+            env.step(action)
+    except TimeUp:
+        ...                            # it took more than 60 s
+
+Outside the main thread signals cannot be used, and the deadline does nothing.
+
+The handler is installed once and stays, since exchanging it costs more than a small step. Alarms
+that no deadline set are passed on to the handler found before.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from signal import ITIMER_REAL, setitimer
+from threading import get_ident
+from types import FrameType, TracebackType
+from typing import Any
+
+_MAIN_THREAD = threading.main_thread().ident
+_AGAIN_SECS = 1.0
+"""Fire again this often: code that swallows the first exception must not hang for ever."""
+
+
+class TimeUp(BaseException):
+    """Raised inside the code that took too long. Not an Exception, so that few handlers eat it."""
+
+
+class _Alarm:
+    """The one SIGALRM handler of this process."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self._before: Any = None
+
+    def install(self) -> None:
+        """Take SIGALRM over, unless that was done already. Main thread only."""
+        found = signal.getsignal(signal.SIGALRM)
+        if found != self.fire:
+            self._before = found
+            signal.signal(signal.SIGALRM, self.fire)
+
+    def fire(self, signum: int, frame: FrameType | None) -> None:
+        """Raise in the guarded block, or pass somebody else's alarm on."""
+        if self.armed:
+            raise TimeUp
+        if callable(self._before):
+            self._before(signum, frame)
+
+
+_ALARM = _Alarm()
+
+
+class Deadline:
+    """Raises :class:`TimeUp` in the block it guards after ``secs`` s; reusable, not nested."""
+
+    __slots__ = ("_installed", "secs")
+
+    def __init__(self, secs: float) -> None:
+        self.secs = secs
+        self._installed = False
+
+    def __enter__(self) -> None:
+        if get_ident() != _MAIN_THREAD:
+            return
+        if not self._installed:
+            _ALARM.install()
+            self._installed = True
+        _ALARM.armed = True
+        setitimer(ITIMER_REAL, self.secs, _AGAIN_SECS)
+
+    def restart(self) -> None:
+        """Give the guarded block the full time again."""
+        if _ALARM.armed and get_ident() == _MAIN_THREAD:
+            setitimer(ITIMER_REAL, self.secs, _AGAIN_SECS)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if get_ident() == _MAIN_THREAD:
+            setitimer(ITIMER_REAL, 0.0)
+            _ALARM.armed = False

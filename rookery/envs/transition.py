@@ -1,0 +1,71 @@
+"""The one transition format every vector backend is adapted to.
+
+The loop that drives a vector environment::
+
+    obs = envs.reset()
+    while True:
+        out = envs.step(actions)                 # actions [B, ...], already within the action space
+        # out.reward, out.terminated, out.truncated belong to the observation acted on
+        # out.final_obs holds the last observation of every episode that ended in this step
+        obs = out.obs                            # act on this next; out.reset says where it begins
+                                                 # an episode
+
+Shapes: B environments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rookery.core.spec import Array, Arrays, LeafSpec, LeafSpecs
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one step of B environments gave. Arrays may be reused by the next step: copy to keep."""
+
+    obs: Arrays
+    """Leaves ``[B, ...]``: what to act on next, after any reset."""
+    reward: Array
+    """``[B]`` float64, raw."""
+    terminated: Array
+    """``[B]`` bool."""
+    truncated: Array
+    """``[B]`` bool; never set together with ``terminated`` (termination wins)."""
+    valid: Array
+    """``[B]`` bool: False where the backend spent this step on a reset and ignored the action."""
+    reset: Array
+    """``[B]`` bool: ``obs`` begins an episode."""
+    final_obs: Arrays | None = None
+    """Leaves ``[B, ...]``, meaningful in rows that ended in this step; None when none did."""
+    info: Arrays = field(default_factory=dict)
+    """``[B]`` float values of the asked-for info keys, NaN where absent."""
+
+
+class VectorEnv(Protocol):
+    """B environments stepped together. Backends: native NumPy, serial, worker processes."""
+
+    num_envs: int
+    obs_leaves: LeafSpecs
+    action_leaf: LeafSpec
+
+    def reset(self) -> Arrays:
+        """Begin an episode in every environment; observations ``[B, ...]``."""
+        ...
+
+    def step(self, actions: Array) -> StepResult:
+        """Step every environment with ``actions`` ``[B, ...]``."""
+        ...
+
+    def state_dict(self) -> tuple[Arrays, dict[str, Any]] | None:
+        """Arrays and JSON data that :meth:`load_state_dict` continues from, None if impossible."""
+        ...
+
+    def load_state_dict(self, arrays: Arrays, data: dict[str, Any]) -> Arrays:
+        """Continue from a saved state; returns the observations to act on next."""
+        ...
+
+    def close(self) -> None:
+        """Release what the environments hold. Safe to call twice."""
+        ...

@@ -1,0 +1,1 @@
+"""Modules only: torsos turn observations into features, cores remember, heads decide."""

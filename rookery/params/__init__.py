@@ -1,0 +1,1 @@
+"""Where weights live and gradients meet."""

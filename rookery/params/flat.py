@@ -1,0 +1,55 @@
+"""All parameters of a module as one vector, and all gradients as another.
+
+One vector means one optimizer kernel, one norm, and one copy to publish, whatever the number of
+layers; the module's parameters are views into it, so nothing else changes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class FlatParams:
+    """The parameters and buffers of ``module``, parameters joined in one float32 vector.
+
+    The module must not be moved or cast afterwards.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        parameters = list(module.parameters())
+        device = parameters[0].device
+        sizes = [parameter.numel() for parameter in parameters]
+        self.data = torch.empty(sum(sizes), device=device)
+        self.grad = torch.zeros_like(self.data)
+        offset = 0
+        for parameter, size in zip(parameters, sizes, strict=True):
+            view = self.data[offset : offset + size].view(parameter.shape)
+            view.copy_(parameter.data)
+            parameter.data = view
+            parameter.grad = self.grad[offset : offset + size].view(parameter.shape)
+            offset += size
+        self.buffers = dict(module.named_buffers())
+        self.leaf = nn.Parameter(self.data)
+        self.leaf.grad = self.grad
+
+    def zero_grad(self) -> None:
+        """Clear all gradients in place (the views must stay attached)."""
+        self.grad.zero_()
+
+    def clip_grad_norm(self, max_norm: float) -> Tensor:
+        """Scale the gradient to at most ``max_norm``; returns the norm before."""
+        norm = torch.linalg.vector_norm(self.grad)
+        self.grad.mul_(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+        return norm
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What has to be copied for another process to hold the same module."""
+        return {"params": self.data} | {f"buffer.{name}": b for name, b in self.buffers.items()}
+
+    @torch.no_grad()
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Copy from the :meth:`tensors` of an identical module."""
+        for name, mine in self.tensors().items():
+            mine.copy_(tensors[name])

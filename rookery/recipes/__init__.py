@@ -1,0 +1,1 @@
+"""Recipes: named YAML files, beside this one."""

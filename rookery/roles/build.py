@@ -1,0 +1,124 @@
+"""Roles from a configuration: the same for every engine, which only brings the ports."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+
+from rookery.algos.algorithm import build_algorithm
+from rookery.core.errors import UserError
+from rookery.core.ports import ExperienceSink, ExperienceSource, ParamSink, ParamSource
+from rookery.core.records import rollout_spec
+from rookery.core.seeding import seed_of, stream
+from rookery.core.signature import Signature
+from rookery.core.spec import ArraySpec
+from rookery.envs.make import make_vector
+from rookery.nets.actor_critic import ActorCritic
+from rookery.roles.actor import Actor
+from rookery.roles.learner import Learner
+from rookery.roles.pulse import Pulse
+from rookery.runs.config import RunConfig
+
+
+def probe(config: RunConfig) -> Signature:
+    """What the environment shows and takes, asked of one of its kind."""
+    envs = make_vector(config.env, run_seed=config.seed, num_envs=1)
+    try:
+        return Signature(obs=dict(envs.obs_leaves), action=envs.action_leaf)
+    finally:
+        envs.close()
+
+
+def torch_device(config: RunConfig) -> torch.device:
+    """The configured device, if it is there."""
+    try:
+        device = torch.device(config.device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {config.device}: {reason}; use --device cpu") from error
+    return device
+
+
+def build_policy(config: RunConfig, signature: Signature) -> ActorCritic:
+    """The policy with its starting weights: the same in every process of a run."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(config.seed, "weights"))
+        policy = ActorCritic(config.policy, signature)
+    return policy.to(torch_device(config))
+
+
+def batch_spec(config: RunConfig, policy: ActorCritic, num_envs: int) -> dict[str, ArraySpec]:
+    """The arrays of a rollout of ``num_envs`` environments."""
+    signature = policy.signature
+    action = signature.action
+    flat = (int(np.prod(action.shape, dtype=int)),) if action.shape else ()
+    return rollout_spec(
+        num_steps=config.algo_config.rollout_steps,
+        num_envs=num_envs,
+        obs={name: leaf.array for name, leaf in signature.obs.items()},
+        action=ArraySpec(flat, action.dtype),
+        state=policy.state_spec,
+        info_keys=config.metrics.info_keys,
+    )
+
+
+def build_actor(
+    config: RunConfig,
+    signature: Signature,
+    replica: int,
+    *,
+    sink: ExperienceSink,
+    params: ParamSource,
+    life: int = 0,
+    pulse: Pulse | None = None,
+) -> Actor:
+    """Actor ``replica``; ``life`` counts its replacements, each with streams of its own."""
+    # A replacement must not repeat the episodes and choices of the life before it.
+    seed = config.seed if life == 0 else seed_of(config.seed, "replacement", replica, life)
+    return Actor(
+        envs=make_vector(
+            config.env,
+            run_seed=seed,
+            first_env=replica * config.env.num_envs,
+            info_keys=config.metrics.info_keys,
+        ),
+        policy=build_policy(config, signature),
+        sink=sink,
+        params=params,
+        rng=stream(seed, "actor", replica),
+        device=torch_device(config),
+        pulse=pulse,
+    )
+
+
+def build_learner(
+    config: RunConfig,
+    signature: Signature,
+    *,
+    source: ExperienceSource,
+    params: ParamSink,
+    pulse: Pulse | None = None,
+) -> Learner:
+    """The learner."""
+    policy = build_policy(config, signature)
+    algorithm = build_algorithm(
+        config.algo_config, recurrent=policy.recurrent, device=torch_device(config)
+    )
+    return Learner(
+        policy=policy,
+        algorithm=algorithm,
+        optimizer=config.optimizer,
+        source=source,
+        params=params,
+        rng=stream(config.seed, "learner"),
+        pulse=pulse,
+    )
+
+
+def limit_threads(num_threads: int) -> None:
+    """Compute threads of this process; more than its share would slow all others down."""
+    torch.set_num_threads(num_threads)
+    os.environ["OMP_NUM_THREADS"] = str(num_threads)

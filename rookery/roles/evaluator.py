@@ -1,0 +1,154 @@
+"""The evaluator: plays whole episodes with a saved policy and reports raw scores.
+
+Episode ``i`` is played from its own seed, whichever environment plays it and whoever else plays
+beside it, so a score depends neither on the number of environments nor on who finishes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from rookery.core.action import to_env_units
+from rookery.core.errors import UserError
+from rookery.core.seeding import seed_of, stream
+from rookery.core.spec import Array, Arrays
+from rookery.envs.episodes import EpisodeEnvs
+from rookery.envs.make import EnvConfig
+from rookery.nets.actor_critic import ActorCritic
+
+if TYPE_CHECKING:
+    from rookery.runs.config import RunConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """How a policy is judged."""
+
+    every_steps: int | None = None
+    """Evaluate each this many steps; null: only when the training score reaches stop_at, and at
+    the end."""
+    episodes: int = 20
+    """Episodes per evaluation; 0 switches the evaluator off."""
+    deterministic: bool = True
+    """Take the most likely action instead of sampling."""
+    max_steps: int | None = None
+    """Cut episodes after this many steps; null plays them to their end."""
+    num_envs: int = 32
+    """Episodes played side by side."""
+
+    def __post_init__(self) -> None:
+        if self.every_steps is not None and self.every_steps < 1:
+            raise UserError("eval.every_steps: must be at least 1, or null")
+        if self.episodes < 0 or self.num_envs < 1:
+            raise UserError("eval.episodes must not be negative, eval.num_envs at least 1")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise UserError("eval.max_steps: must be at least 1, or null")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Raw scores of whole episodes, in the order of their seeds."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """The JSON of ``rookery eval``: mean, deviation and 95 % interval of the mean."""
+        returns = np.asarray(self.returns, np.float64)
+        num = len(returns)
+        mean = float(returns.mean())
+        std = float(returns.std(ddof=1)) if num > 1 else 0.0
+        half = 1.96 * std / math.sqrt(num)
+        return {
+            "episodes": num,
+            "return_mean": mean,
+            "return_std": std,
+            "return_ci95": [mean - half, mean + half],
+            "length_mean": float(np.mean(self.lengths)),
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+        }
+
+
+def evaluate_config(
+    config: RunConfig, policy: ActorCritic, should_stop: Callable[[], bool] = lambda: False
+) -> Evaluation | None:
+    """Evaluate as the run's configuration says; None if stopped on the way."""
+    result = evaluate(
+        policy,
+        config.env,
+        episodes=config.eval.episodes,
+        seed=seed_of(config.seed, "evaluation"),
+        deterministic=config.eval.deterministic,
+        max_steps=config.eval.max_steps,
+        num_envs=config.eval.num_envs,
+        should_stop=should_stop,
+    )
+    return None if should_stop() else result
+
+
+def evaluate(
+    policy: ActorCritic,
+    env: EnvConfig,
+    *,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    max_steps: int | None,
+    num_envs: int,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Evaluation:
+    """Play ``episodes`` whole episodes; episode ``i`` has its own seed for world and policy."""
+    envs = EpisodeEnvs(
+        env,
+        seeds=[seed_of(seed, "evaluation", i) for i in range(episodes)],
+        num_envs=min(num_envs, episodes),
+        max_steps=max_steps,
+    )
+    rngs = [stream(seed, "evaluation-policy", i) for i in range(episodes)]
+    state = policy.initial_state(envs.num_envs)
+    try:
+        with torch.inference_mode():
+            obs = envs.start()
+            while envs.running.any() and not should_stop():
+                reset = torch.from_numpy(envs.begins)
+                noise = None if deterministic else _PerEpisode(rngs, envs.episode)
+                out, state = policy.step(_tensors(obs), state, reset, noise)
+                obs = envs.step(to_env_units(policy.signature.action, out.action.numpy()))
+    finally:
+        envs.close()
+    return Evaluation(tuple(envs.returns), tuple(envs.lengths))
+
+
+class _PerEpisode:
+    """Noise that draws each row ``[B, ...]`` from the stream of the episode it plays."""
+
+    def __init__(self, rngs: list[np.random.Generator], episode: Array) -> None:
+        self.rows = [rngs[index] for index in episode]
+
+    def _draw(self, name: str, size: tuple[int, ...], dtype: Any) -> Array:
+        return np.stack([getattr(rng, name)(size[1:], dtype) for rng in self.rows])
+
+    def standard_exponential(self, size: Any, dtype: Any) -> Any:
+        """Exponential noise."""
+        return self._draw("standard_exponential", size, dtype)
+
+    def standard_normal(self, size: Any, dtype: Any) -> Any:
+        """Normal noise."""
+        return self._draw("standard_normal", size, dtype)
+
+    def random(self, size: Any, dtype: Any) -> Any:
+        """Uniform noise."""
+        return self._draw("random", size, dtype)
+
+
+def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+

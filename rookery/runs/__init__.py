@@ -1,0 +1,1 @@
+"""A run is its directory: configuration, status, metrics and checkpoints, written atomically."""

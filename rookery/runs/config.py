@@ -1,0 +1,128 @@
+"""The configuration of a run: one frozen dataclass per component, gathered here and nowhere used
+as a whole by a component.
+
+As YAML::
+
+    algo: ppo                 # which block below holds the algorithm's settings
+    formation: sync           # and which the formation's
+    env: {id: CartPole-v1, num_envs: 16}
+    ppo: {gamma: 0.98}
+    sync: {num_actors: 1}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rookery.programs.formations import FormationConfig, SyncConfig
+
+from rookery.algos.on_policy import OnPolicyConfig
+from rookery.algos.ppo import PPOConfig
+from rookery.core.errors import UserError
+from rookery.envs.make import EnvConfig
+from rookery.nets.actor_critic import PolicyConfig
+from rookery.params.optimizer import OptimizerConfig
+from rookery.roles.evaluator import EvalConfig
+from rookery.runs.supervise import SuperviseConfig
+
+EngineName = Literal["inline", "local"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When and how many checkpoints are kept."""
+
+    every_steps: int = 100_000
+    """A checkpoint each this many steps (and at every evaluation, and at the end)."""
+    keep: int = 3
+    """The newest this many are kept, and the best."""
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 1 or self.keep < 1:
+            raise UserError("checkpoint.every_steps and checkpoint.keep must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsConfig:
+    """What is written down, and where."""
+
+    every_steps: int = 10_000
+    """A record each this many steps."""
+    window: int = 100
+    """rollout/* values are over the last this many episodes."""
+    sinks: tuple[str, ...] = ("jsonl", "tensorboard")
+    """Where records go: jsonl, tensorboard, or package.module:Class."""
+    info_keys: tuple[str, ...] = ()
+    """Values copied from info at the end of each episode, as rollout/info_<key>_mean."""
+
+    def __post_init__(self) -> None:
+        if self.every_steps < 1 or self.window < 1:
+            raise UserError("metrics.every_steps and metrics.window must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that makes a run what it is."""
+
+    env: EnvConfig
+    recipe: str = ""
+    name: str = ""
+    tags: tuple[str, ...] = ()
+    algo: str = "ppo"
+    formation: str = "sync"
+    engine: EngineName = "inline"
+    device: str = "cpu"
+    seed: int = 0
+    total_steps: int = 1_000_000
+    time_limit_secs: float | None = None
+    stop_at: float | None = None
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    algo_config: OnPolicyConfig = field(default_factory=PPOConfig)
+    formation_config: FormationConfig = field(default_factory=SyncConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    supervise: SuperviseConfig = field(default_factory=SuperviseConfig)
+
+    def __post_init__(self) -> None:
+        if self.total_steps < 1:
+            raise UserError(f"--steps: must be at least 1, got {self.total_steps}")
+        if self.time_limit_secs is not None and self.time_limit_secs <= 0:
+            raise UserError(f"--time-limit: must be positive, got {self.time_limit_secs}")
+        if self.seed < 0:
+            raise UserError(f"--seed: must not be negative, got {self.seed}")
+        self._check_minibatches()
+
+    def _check_minibatches(self) -> None:
+        parts = getattr(self.algo_config, "num_minibatches", 1)
+        columns = (
+            self.env.num_envs
+            * self.formation_config.num_actors
+            * self.algo_config.rollouts_per_update
+        )
+        recurrent = self.policy.core != "none"
+        available = columns if recurrent else columns * self.algo_config.rollout_steps
+        if parts > available:
+            what = "environments (a recurrent policy is split by environments)"
+            raise UserError(
+                f"{self.algo}.num_minibatches: {parts} is more than the {available} "
+                f"{what if recurrent else 'samples'} of one batch; lower it or raise --envs"
+            )
+
+    def to_tree(self) -> dict[str, Any]:
+        """Nested plain data, blocks named after algorithm and formation; what config.yaml holds."""
+        tree = _plain(asdict(self))
+        tree[self.algo] = tree.pop("algo_config")
+        tree[self.formation] = tree.pop("formation_config")
+        return tree
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

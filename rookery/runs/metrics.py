@@ -1,0 +1,361 @@
+"""Metrics: flat records of numbers, and the sinks that keep them.
+
+A record is what one report of a run says, counted in steps::
+
+    {"steps": 20480, "updates": 10, "wall_secs": 3.2, "rollout/return_mean": 21.5}
+
+The loop that writes them::
+
+    episodes = EpisodeWindow()
+    sink = FanOut([load_sink(name, run) for name in ("jsonl", "tensorboard")])
+    for rollout in rollouts:
+        episodes.add(returns, lengths, info)
+        sink.write({"steps": steps, "updates": updates, **episodes.summary()})
+    sink.close()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import itertools
+import json
+import math
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from rookery.core.errors import UserError, near_names
+from rookery.runs.atomic import writing
+
+if TYPE_CHECKING:
+    from rookery.runs.directory import RunDirectory
+
+Record = dict[str, Any]
+
+_TAIL_BYTES = 1 << 16
+
+
+@runtime_checkable
+class MetricSink(Protocol):
+    """Where records go: ``write`` for each report, ``flush`` at checkpoints, ``close`` at the end.
+
+    A sink of your own is a class whose constructor takes the :class:`RunDirectory`; name it
+    ``module:Class`` in the configuration.
+    """
+
+    def write(self, record: Record) -> None:
+        """Take one flat record; it has ``steps``."""
+        ...
+
+    def flush(self) -> None:
+        """Hand everything written so far to the system."""
+        ...
+
+    def close(self) -> None:
+        """Flush and let go of files; called once."""
+        ...
+
+
+class JsonlSink:
+    """One JSON object a line, appended; each record is in the file when ``write`` returns.
+
+    A killed writer may leave a torn last line: :func:`read_metrics` skips it and reopening
+    removes it. NaN and infinities become ``null``, which every reader of JSON understands.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = Path(path)
+        with writing(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _drop_torn_line(self._path)
+            self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115  closed by close()
+
+    def write(self, record: Record) -> None:
+        """Append ``record``."""
+        line = json.dumps({key: _plain(key, value) for key, value in record.items()}).encode()
+        start = self.position()
+        try:
+            with writing(self._path):
+                _write_all(self._file.fileno(), line + b"\n")
+        except UserError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(start)
+            raise
+
+    def position(self) -> int:
+        """The length of the file in bytes: what a checkpoint stores and :func:`cut` takes."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def flush(self) -> None:
+        """Make the records survive a power cut."""
+        with writing(self._path):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def cut(path: Path, position: int) -> None:
+    """Drop what was written after ``position``: a resumed run repeats those steps."""
+    with writing(path):
+        if path.exists() and path.stat().st_size > position:
+            os.truncate(path, position)
+
+
+def read_metrics(path: Path) -> list[Record]:
+    """The records of a ``metrics.jsonl``, without a torn last line."""
+    try:
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(
+            f"cannot read metrics {path}: {error.strerror}; give a run that was trained"
+        ) from error
+    records: list[Record] = []
+    for number, line in enumerate(lines[:-1], start=1):  # after the last newline: torn or empty
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            raise UserError(f"{path}, line {number}, is not JSON; remove that line") from None
+    return records
+
+
+class TensorBoardSink:
+    """Scalars by name at their ``steps`` in a new event file in ``directory``.
+
+    ``purge_step`` is for a resumed run: TensorBoard then hides what earlier sessions wrote at that
+    step and later; give the checkpoint's steps + 1. Records are written at once and by this
+    thread. Only TensorBoard's own record format is imported, never TensorFlow.
+    """
+
+    _count = itertools.count()
+
+    def __init__(self, directory: Path, purge_step: int | None = None) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = Event, Summary
+        # Readers take the files of a directory in the order of their names.
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}"
+        self._path = Path(directory) / f"{name}.{os.getpid()}.{next(self._count)}"
+        with writing(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._path, "wb")  # noqa: SIM115  closed by close()
+        self._writer = RecordWriter(self._file)
+        self._put(file_version="brain.Event:2", step=purge_step)
+        if purge_step is not None:
+            self._put(session_log=SessionLog(status=SessionLog.START), step=purge_step)
+
+    def write(self, record: Record) -> None:
+        """Write the numbers of ``record``; text and missing values are left out."""
+        summary = self._summary()
+        for key, value in record.items():
+            number = _scalar(key, value)
+            if key != "steps" and isinstance(number, int | float):
+                summary.value.add(tag=key, simple_value=float(number))
+        self._put(summary=summary, step=int(record["steps"]))
+
+    def flush(self) -> None:
+        """Nothing waits: every record was handed to the system by ``write``."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _put(self, **content: Any) -> None:
+        event = self._event(wall_time=time.time(), **content)
+        with writing(self._path):
+            self._writer.write(event.SerializeToString())
+            self._writer.flush()
+
+
+class MemorySink:
+    """Keeps the records in a list, for tests and notebooks."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def write(self, record: Record) -> None:
+        """Keep a copy of ``record``."""
+        self.records.append(dict(record))
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing to let go of; the records stay."""
+
+
+class FanOut:
+    """Several sinks as one."""
+
+    def __init__(self, sinks: Iterable[MetricSink]) -> None:
+        self.sinks = list(sinks)
+
+    def write(self, record: Record) -> None:
+        """Write ``record`` to every sink."""
+        for sink in self.sinks:
+            sink.write(record)
+
+    def flush(self) -> None:
+        """Flush every sink."""
+        for sink in self.sinks:
+            sink.flush()
+
+    def close(self) -> None:
+        """Close every sink, also after one of them failed; raises the first failure."""
+        with contextlib.ExitStack() as stack:
+            for sink in reversed(self.sinks):
+                stack.callback(sink.close)
+
+
+def load_sink(spec: str, run: RunDirectory, *, purge_step: int | None = None) -> MetricSink:
+    """The sink called ``spec`` for ``run``: a built-in name, or ``module:Class`` of your own."""
+    builtin: dict[str, Callable[[], MetricSink]] = {
+        "jsonl": lambda: JsonlSink(run.metrics_path),
+        "tensorboard": lambda: TensorBoardSink(run.tensorboard_dir, purge_step),
+    }
+    if spec in builtin:
+        return builtin[spec]()
+    module_name, colon, class_name = spec.partition(":")
+    if not colon or not module_name or not class_name:
+        hint = near_names(spec, builtin) or f"; use {', '.join(builtin)} or module:Class"
+        raise UserError(f"unknown metric sink '{spec}'{hint}")
+    return _own_sink(spec, module_name, class_name, run)
+
+
+def _own_sink(spec: str, module_name: str, class_name: str, run: RunDirectory) -> MetricSink:
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UserError(
+            f"cannot import the module of metric sink '{spec}': {error}; "
+            "install it or put its directory on PYTHONPATH"
+        ) from error
+    if not hasattr(module, class_name):
+        hint = near_names(class_name, vars(module)) or "; check the name"
+        raise UserError(f"module {module_name} of metric sink '{spec}' has no {class_name}{hint}")
+    sink = getattr(module, class_name)(run)
+    if not isinstance(sink, MetricSink):
+        raise UserError(f"metric sink '{spec}' needs the methods write, flush and close")
+    return sink
+
+
+class EpisodeWindow:
+    """The last ``size`` episodes, for the running means that training reports."""
+
+    def __init__(self, size: int = 100) -> None:
+        self._episodes: deque[tuple[float, int, dict[str, float]]] = deque(maxlen=size)
+        self._total = 0
+
+    def add(
+        self,
+        returns: npt.ArrayLike,
+        lengths: npt.ArrayLike,
+        info: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> None:
+        """Take episodes that ended: their returns, lengths and, by key, values of their info."""
+        values = {key: np.ravel(column).tolist() for key, column in (info or {}).items()}
+        ended = zip(np.ravel(returns).tolist(), np.ravel(lengths).tolist(), strict=True)
+        for index, (episode_return, length) in enumerate(ended):
+            row = {key: float(column[index]) for key, column in values.items()}
+            known = {key: value for key, value in row.items() if not math.isnan(value)}
+            self._episodes.append((float(episode_return), int(length), known))
+            self._total += 1
+
+    @property
+    def full(self) -> bool:
+        """Whether as many episodes ended as the window holds."""
+        return len(self._episodes) == self._episodes.maxlen
+
+    def return_mean(self) -> float:
+        """Mean return over the window; NaN before the first episode ended."""
+        returns = [episode[0] for episode in self._episodes]
+        return _mean(returns) if returns else math.nan
+
+    def summary(self) -> Record:
+        """Metrics of the window; only the total count before the first episode ended."""
+        record: Record = {"rollout/episodes": self._total}
+        if not self._episodes:
+            return record
+        returns = [episode[0] for episode in self._episodes]
+        record["rollout/return_mean"] = _mean(returns)
+        record["rollout/return_max"] = max(returns)
+        record["rollout/return_min"] = min(returns)
+        record["rollout/length_mean"] = _mean([episode[1] for episode in self._episodes])
+        for key in sorted({key for episode in self._episodes for key in episode[2]}):
+            values = [episode[2][key] for episode in self._episodes if key in episode[2]]
+            record[f"rollout/info_{key}_mean"] = _mean(values)
+        return record
+
+    def state_dict(self) -> dict[str, Any]:
+        """The window as JSON data; floats come back exactly."""
+        return {"total": self._total, "episodes": [list(episode) for episode in self._episodes]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put the window back to what :meth:`state_dict` saw."""
+        self._total = state["total"]
+        self._episodes.clear()
+        self._episodes.extend(
+            (value, length, dict(info)) for value, length, info in state["episodes"]
+        )
+
+
+def _mean(values: list[float] | list[int]) -> float:
+    return sum(values) / len(values)  # fsum would raise on what overflows
+
+
+def _scalar(key: str, value: Any) -> Any:
+    """``value`` as a plain Python value; NumPy and torch scalars are unwrapped."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    try:
+        return value.item()
+    except (AttributeError, ValueError, RuntimeError):
+        raise UserError(
+            f"metric '{key}' is not one number but {_describe(value)}; record its mean instead"
+        ) from None
+
+
+def _describe(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    kind = type(value).__name__
+    return f"a {kind}" if shape is None else f"a {kind} of shape {tuple(shape)}"
+
+
+def _plain(key: str, value: Any) -> Any:
+    value = _scalar(key, value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut ``path`` after its last newline."""
+    if not path.exists():
+        return
+    with open(path, "r+b") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _TAIL_BYTES)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            file.truncate(end)

@@ -1,0 +1,266 @@
+"""One sitting of a run: what is written down and when, and when it is over.
+
+It lives where the learner lives::
+
+    session = Session(...)
+    while session.outcome is None:
+        update = learner.step()
+        session.after_update(update, save_parts)
+        for steps in session.evaluations_due():
+            session.on_evaluation(steps, evaluate(...))
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rookery.core.errors import StopRun
+from rookery.roles.learner import Update
+from rookery.runs.checkpoint import CheckpointStore, State
+from rookery.runs.config import RunConfig
+from rookery.runs.directory import RunDirectory
+from rookery.runs.metrics import EpisodeWindow, FanOut, MetricSink, cut, load_sink
+
+Record = dict[str, Any]
+Parts = Callable[[], dict[str, State]]
+OutcomeState = Literal["finished", "solved", "interrupted", "stopped"]
+
+RETRY_SHARE = 0.02
+"""After an evaluation that did not confirm a score, train this share more before the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a sitting ended."""
+
+    state: OutcomeState
+    reason: str
+
+
+@dataclass(slots=True)
+class Callbacks:
+    """What the user's code is told. Raise :class:`StopRun` in any of them to end the run."""
+
+    on_update: Callable[[Record], Any] | None = None
+    """After each update (under ``local``: after each record)."""
+    on_episode: Callable[[Record], Any] | None = None
+    """After each training episode: return, length, steps."""
+    on_evaluation: Callable[[Record], Any] | None = None
+    """After each evaluation."""
+    on_record: list[Callable[[Record], Any]] = field(default_factory=list)
+    """Each record as it is written; for displays."""
+
+
+class Session:
+    """Logging, checkpoints, evaluations and the end of a run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunDirectory,
+        callbacks: Callbacks | None = None,
+        fleet: Callable[[], Record] | None = None,
+        sinks: Iterable[MetricSink] | None = None,
+    ) -> None:
+        self.config = config
+        self.run = run
+        self.callbacks = callbacks or Callbacks()
+        self.fleet = fleet or dict
+        self.store = CheckpointStore(run.checkpoints, config.checkpoint.keep)
+        self.window = EpisodeWindow(config.metrics.window)
+        self.outcome: Outcome | None = None
+        self.steps = 0
+        self.updates = 0
+        self.wall_before = 0.0
+        self.started = time.monotonic()
+        self.pending: list[int] = []
+        self.saved_at = -1
+        self.evaluated_at = 0
+        self.unconfirmed_at = 0
+        self.reached_at: dict[str, float] | None = None
+        self._last_log = (0, self.started)
+        self._sinks = FanOut(sinks) if sinks is not None else None
+
+    @property
+    def wall_secs(self) -> float:
+        """Training time over all sittings."""
+        return self.wall_before + time.monotonic() - self.started
+
+    @property
+    def sinks(self) -> FanOut:
+        """Opened on first use, after a resume has cut what lies beyond its checkpoint."""
+        if self._sinks is None:
+            purge = self.steps + 1 if self.steps else None
+            names = self.config.metrics.sinks
+            self._sinks = FanOut([load_sink(name, self.run, purge_step=purge) for name in names])
+        return self._sinks
+
+    def after_update(self, update: Update, parts: Parts) -> None:
+        """Note an update; log, save and ask for evaluations where due; see whether it is over."""
+        before, self.steps, self.updates = self.steps, update.steps, update.updates
+        self.window.add(update.returns, update.lengths, update.info)
+        self._call_back(update)
+        config = self.config
+        if _crossed(before, self.steps, config.metrics.every_steps):
+            self.write(update.metrics)
+        if self._wants_evaluation(before):
+            self._save(parts, evaluate=True)
+        elif _crossed(before, self.steps, config.checkpoint.every_steps):
+            self._save(parts)
+        self._see_whether_over()
+
+    def _call_back(self, update: Update) -> None:
+        try:
+            if self.callbacks.on_episode is not None:
+                for score, length in zip(update.returns, update.lengths, strict=True):
+                    record = {"return": float(score), "length": int(length), "steps": self.steps}
+                    self.callbacks.on_episode(record)
+            if self.callbacks.on_update is not None:
+                record = {"steps": self.steps, "updates": self.updates, **update.metrics}
+                self.callbacks.on_update(record)
+        except StopRun as request:
+            self.stop("stopped", str(request) or "a callback asked for it")
+
+    def write(self, values: Record) -> None:
+        """Write one record."""
+        moment = time.monotonic()
+        last_steps, last_moment = self._last_log
+        self._last_log = (self.steps, moment)
+        rate = (self.steps - last_steps) / max(moment - last_moment, 1e-9)
+        self._emit(
+            self.window.summary() | values | {"time/env_steps_per_s": rate} | dict(self.fleet())
+        )
+
+    def _emit(self, values: Record) -> None:
+        head = {"steps": self.steps, "updates": self.updates, "wall_secs": self.wall_secs}
+        record = head | values
+        self.sinks.write(record)
+        for told in self.callbacks.on_record:
+            told(record)
+
+    def _wants_evaluation(self, before: int) -> bool:
+        if self.config.eval.episodes == 0 or self.pending:
+            return False
+        every = self.config.eval.every_steps
+        return (every is not None and _crossed(before, self.steps, every)) or self._candidate()
+
+    def _candidate(self) -> bool:
+        """Whether the training score has reached stop_at and no evaluation denied it lately."""
+        if not self._training_score_reached():
+            return False
+        if self.reached_at is None:
+            self.reached_at = {"steps": self.steps, "wall_secs": self.wall_secs}
+        wait = self.unconfirmed_at * (1 + RETRY_SHARE)
+        return self.steps > wait
+
+    def _training_score_reached(self) -> bool:
+        stop_at, window = self.config.stop_at, self.window
+        if stop_at is None or not window.full:
+            return False
+        return window.return_mean() >= stop_at
+
+    def _see_whether_over(self) -> None:
+        config = self.config
+        if config.eval.episodes == 0 and self._training_score_reached():
+            self.reached_at = {"steps": self.steps, "wall_secs": self.wall_secs}
+            self.stop("solved", f"training score reached {config.stop_at}")
+        elif self.steps >= config.total_steps:
+            self.stop("finished", f"{config.total_steps} steps reached")
+        elif config.time_limit_secs is not None and self.wall_secs >= config.time_limit_secs:
+            self.stop("finished", f"time limit of {config.time_limit_secs:g} s reached")
+
+    def stop(self, state: OutcomeState, reason: str) -> None:
+        """End the sitting; the first reason given stays, except that solved outranks finished."""
+        if self.outcome is None or (state == "solved" and self.outcome.state == "finished"):
+            self.outcome = Outcome(state, reason)
+
+    def evaluations_due(self) -> list[int]:
+        """Checkpoints, by their steps, that wait for their evaluation."""
+        return list(self.pending)
+
+    def on_evaluation(self, steps: int, summary: Record) -> None:
+        """Note the score of the checkpoint at ``steps``."""
+        self.pending.remove(steps)
+        self.store.release(steps)
+        mean = summary["return_mean"]
+        best = self.store.best_score()
+        if best is None or mean >= best["return_mean"]:
+            self.store.mark_best(steps, {k: v for k, v in summary.items() if k not in _LONG})
+        names = ("return_mean", "return_std", "length_mean", "episodes")
+        values = {f"eval/{name}": summary[name] for name in names}
+        self._emit({"eval/steps": steps} | values)
+        if self.config.stop_at is not None and mean >= self.config.stop_at:
+            self.stop("solved", f"evaluation reached {mean:.1f}, at least {self.config.stop_at:g}")
+        else:
+            self.unconfirmed_at = self.steps
+        if self.callbacks.on_evaluation is not None:
+            try:
+                self.callbacks.on_evaluation({"steps": steps} | summary)
+            except StopRun as request:
+                self.stop("stopped", str(request) or "a callback asked for it")
+
+    def _save(self, parts: Parts, *, evaluate: bool = False) -> None:
+        if evaluate and self.steps not in self.pending:
+            self.pending.append(self.steps)
+            self.store.protect(self.steps)
+        if self._sinks is not None:
+            self._sinks.flush()
+        self.store.save(self.steps, parts() | {"session": self._state()})
+        self.saved_at = self.steps
+
+    def finish(self, parts: Parts) -> None:
+        """The last checkpoint, to be evaluated if nothing newer was."""
+        wanted = self.config.eval.episodes > 0 and self._finished_normally()
+        evaluate = wanted and self.saved_at != self.steps
+        if self.saved_at != self.steps:
+            self._save(parts, evaluate=evaluate)
+
+    def _finished_normally(self) -> bool:
+        return self.outcome is not None and self.outcome.state in ("finished", "stopped")
+
+    def close(self) -> None:
+        """Flush and close the sinks."""
+        if self._sinks is not None:
+            self._sinks.flush()
+            self._sinks.close()
+            self._sinks = None
+
+    def _state(self) -> State:
+        position = self.run.metrics_path.stat().st_size if self.run.metrics_path.exists() else 0
+        data = {
+            "wall_secs": self.wall_secs,
+            "window": self.window.state_dict(),
+            "metrics_position": position,
+            "pending": self.pending,
+            "unconfirmed_at": self.unconfirmed_at,
+            "reached_at": self.reached_at,
+        }
+        return State({}, data)
+
+    def load_state(self, saved: State, *, steps: int, updates: int) -> None:
+        """Go on from a checkpoint: counters back, and metrics cut to where it was made."""
+        data = saved.data
+        self.steps, self.updates, self.saved_at = steps, updates, steps
+        self.wall_before = data["wall_secs"]
+        self.window.load_state_dict(data["window"])
+        self.pending = list(data["pending"])
+        self.unconfirmed_at = data["unconfirmed_at"]
+        self.reached_at = data["reached_at"]
+        self._last_log = (steps, time.monotonic())
+        for waiting in self.pending:
+            self.store.protect(waiting)
+        if self.run.metrics_path.exists():
+            cut(self.run.metrics_path, data["metrics_position"])
+
+
+_LONG = ("returns", "lengths")
+
+
+def _crossed(before: int, after: int, every: int) -> bool:
+    """Whether a multiple of ``every`` lies in (before, after]."""
+    return before // every != after // every
+
+

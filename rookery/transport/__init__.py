@@ -1,0 +1,1 @@
+"""How an edge of the program is carried."""
