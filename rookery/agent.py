@@ -67,17 +67,13 @@ class Agent:
         found = _by_name(obs)
         specs = self.signature.obs
         if set(found) != set(specs):
-            raise UserError(
-                f"the agent observes {sorted(specs)}, but was given {sorted(found)}"
-            )
+            raise UserError(f"the agent observes {sorted(specs)}, but was given {sorted(found)}")
         arrays = {name: np.asarray(found[name], leaf.dtype) for name, leaf in specs.items()}
         many = {_is_batch(name, arrays[name], leaf) for name, leaf in specs.items()}
         if len(many) != 1:
             raise UserError("some parts of the observation are batches and some are not")
         batch = many.pop()
-        return {
-            name: array if batch else array[None] for name, array in arrays.items()
-        }, batch
+        return {name: array if batch else array[None] for name, array in arrays.items()}, batch
 
 
 def _by_name(obs: Any, prefix: str = "") -> dict[str, Any]:

@@ -193,5 +193,3 @@ def _tree_of(settings: dict[str, Any], algo: str, formation: str) -> Tree:
         top, _, leaf = short.get(name, name).partition(".")
         tree = lay_over(tree, {top: {leaf: value}} if leaf else {top: value})
     return tree
-
-

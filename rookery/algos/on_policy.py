@@ -211,5 +211,3 @@ def explained_variance(batch: Batch) -> Tensor:
     spread = masked_mean((batch.target - masked_mean(batch.target, batch.mask)) ** 2, batch.mask)
     error = masked_mean((residual - masked_mean(residual, batch.mask)) ** 2, batch.mask)
     return 1.0 - error / (spread + 1e-8)
-
-

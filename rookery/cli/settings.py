@@ -217,9 +217,9 @@ def _with_hint(message: str, tree: Tree) -> str:
 
 def _expand(argv: list[str], flags: dict[str, str], parser: _Parser) -> list[str]:
     """Short flags written out; unknown flags refused with near names."""
-    known = {
-        option for action in parser._actions for option in action.option_strings
-    } | {f"--{flag}" for flag in flags}
+    known = {option for action in parser._actions for option in action.option_strings} | {
+        f"--{flag}" for flag in flags
+    }
     out = []
     for word in argv:
         if not word.startswith("--"):

@@ -80,5 +80,3 @@ def _help() -> str:
         "  --tags, --print_config",
     ]
     return "\n".join(lines)
-
-

@@ -1,7 +1,7 @@
 """Actions in the policy's units and in the environment's.
 
 A policy models a bounded Box action in units where the bounds are -1 and 1, so that one scale of
-exploration fits every environment; an unbounded one as it is. Discrete actions are the same in both.
+exploration fits every environment; an unbounded one as it is. Discrete actions do not differ.
 """
 
 from __future__ import annotations

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """What was wrong, where, and what to do, in one line. The command line prints it and exits 2."""
+    """What was wrong, where, and what to do, in one line. The command line prints it."""
 
     exit_code = 2
 
 
-class EnvironmentFault(UserError):
+class EnvironmentFault(UserError):  # noqa: N818 - a fault of the environment, not of ours
     """User code in an environment raised, hung, or returned what its spaces do not allow."""
 
     exit_code = 3
 
 
-class RunFailed(UserError):
+class RunFailed(UserError):  # noqa: N818 - says what happened
     """A run ended because a role could not go on; the message names role, cause and log."""
 
     exit_code = 4

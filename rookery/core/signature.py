@@ -38,13 +38,15 @@ class Signature:
         )
 
     def difference(self, other: Signature) -> str | None:
-        """One phrase naming the first difference that matters to a network, None if there is none."""
+        """The first difference that matters to a network in one phrase, None if none."""
         mine, theirs = set(self.obs), set(other.obs)
         if mine != theirs:
             return f"observation leaves {sorted(mine)} against {sorted(theirs)}"
         for name, leaf in self.obs.items():
             if (leaf.shape, leaf.sizes) != (other.obs[name].shape, other.obs[name].sizes):
-                return f"observation '{name}' {_describe(leaf)} against {_describe(other.obs[name])}"
+                return (
+                    f"observation '{name}' {_describe(leaf)} against {_describe(other.obs[name])}"
+                )
         if (self.action.kind, self.action.shape, self.action.sizes) != (
             other.action.kind,
             other.action.shape,

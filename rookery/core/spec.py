@@ -36,6 +36,7 @@ class ArraySpec:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of the whole array."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
@@ -56,6 +57,7 @@ class LeafSpec:
 
     @property
     def array(self) -> ArraySpec:
+        """Shape and dtype only."""
         return ArraySpec(self.shape, self.dtype)
 
 

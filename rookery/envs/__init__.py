@@ -1,0 +1,1 @@
+"""Environments: one of them, vectors of them, and the one transition format."""

@@ -54,7 +54,7 @@ class EpisodeEnvs:
             return 0
         self.episode[lane] = self._next
         self._next += 1
-        return self.seeds[self.episode[lane]]
+        return self.seeds[int(self.episode[lane])]
 
     def start(self) -> Arrays:
         """Begin the first episodes."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from rookery.core.errors import EnvironmentFault
 from rookery.core.spec import ACTION_MASK, Array, Arrays, LeafSpec, LeafSpecs
-from rookery.envs.spaces import choice_offsets
+from rookery.envs.spaces import LeafError, choice_offsets
 
 _RESTART = "fix the environment or set env.on_env_error=restart"
 _NO_CHECK = "fix the environment or set env.check=false to let such values through"
@@ -53,12 +53,12 @@ def wrong(
 
 
 def scalar_reward(reward: Any) -> float:
-    """``reward`` as a float; TypeError if it is not one number."""
+    """``reward`` as a float; LeafError if it is not one number."""
     if isinstance(reward, (int, np.floating, np.integer)):
         return float(reward)
     if np.ndim(reward) != 0 or not isinstance(reward, (int, float, np.generic, np.ndarray)):
         shape = f" of shape {np.shape(reward)}" if np.ndim(reward) else ""
-        raise TypeError(f"the reward should be one number, it is a {type(reward).__name__}{shape}")
+        raise LeafError(f"the reward should be one number, it is a {type(reward).__name__}{shape}")
     return float(reward)
 
 

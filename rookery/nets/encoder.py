@@ -57,8 +57,7 @@ class Encoder(nn.Module):
     def _moments(self, name: str) -> RunningMoments | None:
         if not self.moments:
             return None
-        key = name.replace(".", "/")
-        module = self.moments[key] if key in self.moments else None
+        module = dict(self.moments.items()).get(name.replace(".", "/"))
         return module if isinstance(module, RunningMoments) else None
 
     def update_moments(self, obs: Tensors, mask: Tensor) -> None:

@@ -90,7 +90,7 @@ class MultiCategorical:
     """Several independent choices, by joined logits ``[..., sum(sizes)]``."""
 
     def __init__(self, logits: Tensor, sizes: tuple[int, ...]) -> None:
-        self.parts = [Categorical(part) for part in logits.split(list(sizes), -1)]
+        self.parts = [Categorical(part) for part in torch.split(logits, list(sizes), -1)]
 
     def sample(self, rng: Noise) -> Tensor:
         """``[..., k]`` one choice per element."""
@@ -134,9 +134,9 @@ class Bernoulli:
     def entropy(self) -> Tensor:
         """Sum over the elements."""
         prob = torch.sigmoid(self.logits)
-        return functional.binary_cross_entropy_with_logits(
-            self.logits, prob, reduction="none"
-        ).sum(-1)
+        return functional.binary_cross_entropy_with_logits(self.logits, prob, reduction="none").sum(
+            -1
+        )
 
 
 class Gaussian:

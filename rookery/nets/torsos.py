@@ -8,6 +8,7 @@ Bring your own by ``policy.torso: package.module:Class``. It is called as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import torch
@@ -49,7 +50,7 @@ def activation(name: str) -> nn.Module:
 def dense(sizes: Sequence[int], act: str) -> nn.Sequential:
     """Linear layers through ``sizes``, each followed by the activation."""
     layers: list[nn.Module] = []
-    for size_in, size_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for size_in, size_out in pairwise(sizes):
         layers += [nn.Linear(size_in, size_out), activation(act)]
     return nn.Sequential(*layers)
 

@@ -47,7 +47,7 @@ def generalized_advantages(
 
 
 def discounted_returns(reward: Tensor, reset: Tensor, start: Tensor, gamma: float) -> Tensor:
-    """``[T, B]`` discounted sum of past rewards of the episode so far, continued from ``start`` [B].
+    """``[T, B]`` discounted sum of the rewards of the episode so far, from ``start`` ``[B]``.
 
     ``reset`` ``[T, B]`` marks rows whose observation begins an episode. Its variance is what reward
     normalisation divides by.

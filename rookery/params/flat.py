@@ -40,7 +40,7 @@ class FlatParams:
 
     def clip_grad_norm(self, max_norm: float) -> Tensor:
         """Scale the gradient to at most ``max_norm``; returns the norm before."""
-        norm = torch.linalg.vector_norm(self.grad)
+        norm: Tensor = torch.linalg.vector_norm(self.grad)
         self.grad.mul_(torch.clamp(max_norm / (norm + 1e-6), max=1.0))
         return norm
 

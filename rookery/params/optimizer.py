@@ -76,7 +76,7 @@ class FlatOptimizer:
         """Apply the gradient with learning rate ``lr``; returns its norm before clipping."""
         self.optimizer.param_groups[0]["lr"] = lr
         if self.config.max_grad_norm is None:
-            norm = torch.linalg.vector_norm(self.params.grad)
+            norm: Tensor = torch.linalg.vector_norm(self.params.grad)
         else:
             norm = self.params.clip_grad_norm(self.config.max_grad_norm)
         self.optimizer.step()

@@ -28,7 +28,5 @@ def to_text(program: Program, engine: str) -> str:
     lines += ["", "edges"]
     for edge in program.edges:
         route = f"{edge.source} -> {edge.target}"
-        lines.append(
-            f"  {route:<24} {edge.port:<12} {edge.link or '?':<14} {PORTS[edge.port]}"
-        )
+        lines.append(f"  {route:<24} {edge.port:<12} {edge.link or '?':<14} {PORTS[edge.port]}")
     return "\n".join(lines) + "\n"

@@ -37,9 +37,7 @@ def _check_edges(program: Program, engine: str, carries: Mapping[str, Link]) -> 
                 f"{where}: {edge.target} does not serve {edge.port}; join it to a node that does"
             )
         if edge.port not in carries:
-            raise UserError(
-                f"{where}: engine {engine} cannot carry it; choose another --engine"
-            )
+            raise UserError(f"{where}: engine {engine} cannot carry it; choose another --engine")
         if edge.link is not None and edge.link != carries[edge.port]:
             raise UserError(
                 f"{where}: engine {engine} carries {edge.port} by {carries[edge.port]}, "

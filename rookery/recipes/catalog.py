@@ -77,8 +77,10 @@ def lay_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     out = dict(base)
     for key, value in over.items():
         below = out.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        out[key] = lay_over(below, value) if both and not _is_schedule(value) else value
+        if isinstance(below, Mapping) and isinstance(value, Mapping) and not _is_schedule(value):
+            out[key] = lay_over(below, value)
+        else:
+            out[key] = value
     return out
 
 

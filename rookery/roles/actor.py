@@ -62,8 +62,8 @@ class Actor:
         self.episode_length = np.zeros(envs.num_envs, np.int32)
 
     def ready(self) -> bool:
-        """Whether :meth:`step` can go on now."""
-        return self.sink.can_put()
+        """Whether there is room for a rollout, and weights to make it with."""
+        return self.sink.can_put() and self._refresh()
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until :meth:`ready` may be true."""
@@ -71,19 +71,20 @@ class Actor:
             self.sink.wait(timeout_secs)
 
     def step(self) -> None:
-        """Make one rollout under the newest weights and put it."""
+        """Make one rollout under the newest weights and put it; call when :meth:`ready`."""
         rollout = self.sink.reserve()
-        self._refresh()
         with torch.inference_mode():
             self._act(rollout)
         self.sink.put(rollout)
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> bool:
+        """Take over newer weights, if there are any; whether there are weights at all."""
         found = self.params.get(newer_than=self.version)
         if found is not None:
             self.version, params = found
             self.flat.load(params)
             self.policy.refreshed()
+        return self.version >= 0
 
     def _act(self, rollout: Rollout) -> None:
         """T steps of all environments, each field written where the learner will read it."""
@@ -192,5 +193,3 @@ class Actor:
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
-
-

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from rookery.runs.config import RunConfig
 
 
+Score = Literal["return", "length"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
     """How a policy is judged."""
@@ -37,6 +40,8 @@ class EvalConfig:
     """Episodes per evaluation; 0 switches the evaluator off."""
     deterministic: bool = True
     """Take the most likely action instead of sampling."""
+    score: Score = "return"
+    """What stop_at and the best checkpoint go by: the raw return, or the episode's length."""
     max_steps: int | None = None
     """Cut episodes after this many steps; null plays them to their end."""
     num_envs: int = 32
@@ -150,5 +155,3 @@ class _PerEpisode:
 
 def _tensors(arrays: Arrays) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-

@@ -29,7 +29,7 @@ from rookery.nets.actor_critic import ActorCritic
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.roles.pulse import Pulse
-from rookery.runs.checkpoint import State
+from rookery.runs.checkpoint import SavedArrays, State
 
 
 @dataclass(slots=True)
@@ -135,12 +135,12 @@ class Learner:
     def save_state(self) -> dict[str, State]:
         """The parts of a checkpoint that are the learner's."""
         policy = self.policy
-        weights = {name: tensor.detach() for name, tensor in policy.state_dict().items()}
+        weights: SavedArrays = dict(policy.state_dict())
         return {
             "weights": State(weights, {"signature": policy.signature.to_json()}),
-            "optimizer": State(self.optimizer.state_tensors(), {}),
+            "optimizer": State(dict(self.optimizer.state_tensors()), {}),
             "learner": State(
-                self.algorithm.state_tensors(),
+                dict(self.algorithm.state_tensors()),
                 {
                     "steps": self.steps,
                     "updates": self.updates,

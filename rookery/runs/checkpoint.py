@@ -74,11 +74,14 @@ _SAFETENSORS_TYPES = {
 }
 
 
+SavedArrays = dict[str, Array | torch.Tensor]
+
+
 @dataclass(slots=True)
 class State:
     """What one part of a run saves: named arrays, and JSON data (keys are strings)."""
 
-    arrays: dict[str, Array | torch.Tensor] = field(default_factory=dict)
+    arrays: SavedArrays = field(default_factory=dict)
     """NumPy arrays come back as NumPy arrays, tensors as tensors in CPU memory."""
     data: dict[str, Any] = field(default_factory=dict)
     """Comes back equal; tuples become lists, as JSON has only those."""

@@ -16,14 +16,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rookery.programs.formations import FormationConfig, SyncConfig
-
 from rookery.algos.on_policy import OnPolicyConfig
 from rookery.algos.ppo import PPOConfig
 from rookery.core.errors import UserError
 from rookery.envs.make import EnvConfig
 from rookery.nets.actor_critic import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
+from rookery.programs.formations import FormationConfig, SyncConfig
 from rookery.roles.evaluator import EvalConfig
 from rookery.runs.supervise import SuperviseConfig
 
@@ -114,7 +113,7 @@ class RunConfig:
 
     def to_tree(self) -> dict[str, Any]:
         """Nested plain data, blocks named after algorithm and formation; what config.yaml holds."""
-        tree = _plain(asdict(self))
+        tree: dict[str, Any] = _plain(asdict(self))
         tree[self.algo] = tree.pop("algo_config")
         tree[self.formation] = tree.pop("formation_config")
         return tree

@@ -27,7 +27,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -277,10 +277,11 @@ class EpisodeWindow:
         """Whether as many episodes ended as the window holds."""
         return len(self._episodes) == self._episodes.maxlen
 
-    def return_mean(self) -> float:
-        """Mean return over the window; NaN before the first episode ended."""
-        returns = [episode[0] for episode in self._episodes]
-        return _mean(returns) if returns else math.nan
+    def mean(self, score: Literal["return", "length"]) -> float:
+        """Mean return or length over the window; NaN before the first episode ended."""
+        column = 0 if score == "return" else 1
+        values = [float(episode[column]) for episode in self._episodes]
+        return _mean(values) if values else math.nan
 
     def summary(self) -> Record:
         """Metrics of the window; only the total count before the first episode ended."""

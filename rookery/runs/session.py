@@ -160,7 +160,7 @@ class Session:
         stop_at, window = self.config.stop_at, self.window
         if stop_at is None or not window.full:
             return False
-        return window.return_mean() >= stop_at
+        return window.mean(self.config.eval.score) >= stop_at
 
     def _see_whether_over(self) -> None:
         config = self.config
@@ -185,9 +185,10 @@ class Session:
         """Note the score of the checkpoint at ``steps``."""
         self.pending.remove(steps)
         self.store.release(steps)
-        mean = summary["return_mean"]
+        key = f"{self.config.eval.score}_mean"
+        mean = summary[key]
         best = self.store.best_score()
-        if best is None or mean >= best["return_mean"]:
+        if best is None or mean >= best[key]:
             self.store.mark_best(steps, {k: v for k, v in summary.items() if k not in _LONG})
         names = ("return_mean", "return_std", "length_mean", "episodes")
         values = {f"eval/{name}": summary[name] for name in names}
@@ -262,5 +263,3 @@ _LONG = ("returns", "lengths")
 def _crossed(before: int, after: int, every: int) -> bool:
     """Whether a multiple of ``every`` lies in (before, after]."""
     return before // every != after // every
-
-

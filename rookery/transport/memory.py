@@ -1,13 +1,21 @@
-"""Rollouts and weights handed over by a call, for roles in one thread.
+"""Rollouts in a block of memory, and weights by reference.
 
-A block has ``rounds * num_actors`` slots; slot ``round * num_actors + actor`` is a range of columns.
+In one thread the block is ordinary memory and nobody waits; between processes it is shared memory
+and each end has a bell (:class:`~rookery.transport.wake.Wake`).
+
+A block has ``rounds * num_actors`` slots; slot ``round * num_actors + actor`` is some columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from rookery.core.records import Rollout
 from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors
+from rookery.transport.wake import Wake
 
 FREE, FILLED = 0, 1
 
@@ -16,7 +24,7 @@ class RolloutBlock:
     """A batch's memory, its slots, and which of them are filled.
 
     ``flags`` ``[slots]`` has one writer per transition: an actor turns its slots from FREE to
-    FILLED, the learner turns all from FILLED to FREE. So no lock is needed, in threads or processes.
+    FILLED, the learner turns all from FILLED to FREE. So nothing needs a lock.
     """
 
     def __init__(self, arrays: Arrays, flags: Array, *, num_actors: int, num_envs: int) -> None:
@@ -31,13 +39,17 @@ class RolloutBlock:
 class BlockSink:
     """An actor's end of a block (an :class:`~rookery.core.ports.ExperienceSink`)."""
 
-    def __init__(self, block: RolloutBlock, actor: int) -> None:
+    def __init__(
+        self, block: RolloutBlock, actor: int, *, own: Wake | None = None, other: Wake | None = None
+    ) -> None:
         self.block = block
-        self.own = range(actor, len(block.flags), block.num_actors)
+        self.bell = own
+        self.learner_bell = other
+        self.slots = range(actor, len(block.flags), block.num_actors)
 
     def _next(self) -> int | None:
         flags = self.block.flags
-        return next((slot for slot in self.own if flags[slot] == FREE), None)
+        return next((slot for slot in self.slots if flags[slot] == FREE), None)
 
     def can_put(self) -> bool:
         """Whether one of this actor's slots is free."""
@@ -56,16 +68,24 @@ class BlockSink:
         if slot is None or self.block.slots[slot] is not rollout:
             raise RuntimeError("put() of a rollout that was not reserved")
         self.block.flags[slot] = FILLED
+        if self.learner_bell is not None:
+            self.learner_bell.ring()
 
     def wait(self, timeout_secs: float) -> None:
-        """Nothing to wait for: in one thread the others move only when this returns."""
+        """Sleep until the learner released; in one thread nobody moves meanwhile, so return."""
+        if self.bell is not None:
+            self.bell.wait(timeout_secs)
 
 
 class BlockSource:
     """The learner's end of a block (an :class:`~rookery.core.ports.ExperienceSource`)."""
 
-    def __init__(self, block: RolloutBlock) -> None:
+    def __init__(
+        self, block: RolloutBlock, *, own: Wake | None = None, others: Sequence[Wake] = ()
+    ) -> None:
         self.block = block
+        self.bell = own
+        self.actor_bells = others
 
     def can_sample(self) -> bool:
         """Whether every slot is filled."""
@@ -78,9 +98,18 @@ class BlockSource:
     def release(self) -> None:
         """All slots are free again."""
         self.block.flags[:] = FREE
+        for bell in self.actor_bells:
+            bell.ring()
+
+    def missing(self) -> list[int]:
+        """Actors whose rollouts are not all there yet."""
+        flags = self.block.flags.reshape(-1, self.block.num_actors)
+        return [int(actor) for actor in np.flatnonzero((flags == FREE).any(0))]
 
     def wait(self, timeout_secs: float) -> None:
-        """Nothing to wait for: in one thread the others move only when this returns."""
+        """Sleep until an actor has put; in one thread nobody moves meanwhile, so return."""
+        if self.bell is not None:
+            self.bell.wait(timeout_secs)
 
 
 class ParamCell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_kwargs_reach_the_environment() -> None:
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "tests.toy_envs:FaultyEnv"])
 def test_time_limit(env_id: str) -> None:
-    kwargs = {"length": 100} if ":" in env_id else {}
+    kwargs: dict[str, Any] = {"length": 100} if ":" in env_id else {}
     env = make_env(EnvConfig(id=env_id, kwargs=kwargs, max_episode_steps=3))
     env.reset(seed=0)
     assert [env.step(step % 2)[3] for step in range(3)] == [False, False, True]
@@ -160,7 +161,8 @@ def test_frames_are_stacked() -> None:
 
 
 def kind_of(**settings: Any) -> type:
-    envs = make_vector(EnvConfig(**({"id": "CartPole-v1", "num_envs": 2} | settings)), run_seed=0)
+    chosen: dict[str, Any] = {"id": "CartPole-v1", "num_envs": 2} | settings
+    envs = make_vector(EnvConfig(**chosen), run_seed=0)
     envs.close()
     return type(envs)
 
@@ -294,8 +296,6 @@ def test_there_are_no_more_workers_than_environments() -> None:
 
 
 def test_workers_do_not_import_torch() -> None:
-    import subprocess
-
     code = "import sys, rookery.envs.process_worker; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

@@ -29,6 +29,7 @@ from rookery.envs.spaces import (
 )
 from tests.toy_envs import random_action_space, random_space
 
+BOOL: Any = np.bool_
 NESTED = spaces.Dict(
     {
         "camera": spaces.Box(0, 255, (4, 4), np.uint8),
@@ -50,7 +51,7 @@ def test_names_join_keys_and_indices() -> None:
         (spaces.Box(-1, 1, (2,), np.float64), "box", (2,), np.float32, ()),
         (spaces.Box(-1, 1, (2,), np.float16), "box", (2,), np.float32, ()),
         (spaces.Box(-9, 9, (), np.int32), "box", (), np.int32, ()),
-        (spaces.Box(0, 1, (3,), np.bool_), "box", (3,), np.bool_, ()),
+        (spaces.Box(0, 1, (3,), BOOL), "box", (3,), np.bool_, ()),
         (spaces.Discrete(5, start=2), "discrete", (), np.int64, (5,)),
         (spaces.MultiDiscrete([2, 3]), "multi_discrete", (2,), np.int64, (2, 3)),
         (
@@ -72,7 +73,7 @@ def test_what_is_carried(space: Any, kind: str, shape: Any, dtype: Any, sizes: A
 
 def test_choices_count_from_zero() -> None:
     assert flatten_obs(spaces.Discrete(3, start=5), 6)["obs"] == 1
-    space = spaces.MultiDiscrete([[2, 2], [2, 2]], start=[[1, 2], [3, 4]])
+    space = spaces.MultiDiscrete(np.full((2, 2), 2), start=np.array([[1, 2], [3, 4]]))
     value = np.array([[2, 2], [3, 5]])
     np.testing.assert_array_equal(flatten_obs(space, value)["obs"], [1, 0, 0, 1])
 
@@ -128,7 +129,8 @@ def test_a_batch_flattens_like_its_rows(seed: int, num_envs: int) -> None:
     space = random_space(np.random.default_rng(seed))
     space.seed(seed % 1000)
     rows = [space.sample() for _ in range(num_envs)]
-    batch = concatenate(space, rows, create_empty_array(space, num_envs))
+    empty: Any = create_empty_array(space, num_envs)
+    batch = concatenate(space, rows, empty)
     assert batch in batch_space(space, num_envs)
     flat = flatten_batch(space, batch)
     leaves = obs_leaves(space)
@@ -168,7 +170,7 @@ def test_actions_reach_the_environment_as_it_wants_them() -> None:
     moved = env_action(box, np.array([-7.0, 9.0], np.float32))
     assert moved.dtype == np.float64
     np.testing.assert_array_equal(moved, [[-1.0, 3.0]])
-    grid = spaces.MultiDiscrete([[2, 2]], start=[[5, 6]])
+    grid = spaces.MultiDiscrete(np.array([[2, 2]]), start=np.array([[5, 6]]))
     np.testing.assert_array_equal(env_action(grid, np.array([1, 0])), [[6, 6]])
 
 

@@ -1,0 +1,60 @@
+# make demo   set everything up and learn CartPole
+# make test   set everything up and run the tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# Extras that `make test` needs, and the ones that `make demo` brings.
+TEST_EXTRAS := dev
+STAMP := $(VENV)/.installed
+TEST_STAMP := $(VENV)/.installed-test
+
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+
+.PHONY: demo test test-fast test-long lint format bench system-deps clean
+
+demo: $(STAMP)
+	$(BIN)/rookery train cartpole
+	$(BIN)/rookery runs
+
+test: $(TEST_STAMP) lint
+	$(BIN)/python -m pytest -m "not long"
+
+test-fast: $(TEST_STAMP)
+	$(BIN)/python -m pytest -m "not slow and not long" -n 2
+
+test-long: $(TEST_STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(TEST_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(TEST_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py
+
+# Debian packages that some tests need; none yet.
+system-deps:
+	@true
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Rookery needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install -e .
+	@touch $@
+
+$(TEST_STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install -e ".[$(TEST_EXTRAS)]"
+	@touch $(STAMP) $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -1,0 +1,109 @@
+"""The processes of one run: started, spoken to, watched and ended by the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from rookery.runs.directory import RunDirectory
+from rookery.transport.control import Control, Message
+
+END_SECS = 5.0
+"""How long a process may take to end by itself before it is killed."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One replica of a role, through all its lives."""
+
+    role: str
+    replica: int
+    order: dict[str, Any]
+    life: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    control: Control | None = None
+    error: Message | None = None
+    hung: bool = False
+    done: bool = False
+
+    @property
+    def name(self) -> str:
+        """``actor-3``."""
+        return f"{self.role}-{self.replica}"
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All members, and what they inherit."""
+
+    run: RunDirectory
+    pass_fds: list[int]
+    members: list[Member] = field(default_factory=list)
+
+    def launch(self, member: Member) -> None:
+        """Start a member's process, or its next life."""
+        ours, theirs = socket.socketpair()
+        log = self.run.log_path(member.role, member.replica)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(member.order["num_threads"]),
+            "PYTHONUNBUFFERED": "1",
+        }
+        with theirs, log.open("ab") as output:
+            member.process = subprocess.Popen(
+                [sys.executable, "-m", "rookery.engines.child", str(theirs.fileno()), _own_pid()],
+                pass_fds=[theirs.fileno(), *self.pass_fds],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+            )
+        member.control = Control(ours)
+        member.error, member.hung, member.done = None, False, False
+        member.control.send("order", **member.order, life=member.life, sys_path=sys.path)
+
+    def member(self, role: str, replica: int = 0) -> Member | None:
+        """The member of that name, if there is one."""
+        return next((m for m in self.members if (m.role, m.replica) == (role, replica)), None)
+
+    def tell(self, role: str, kind: str, **content: Any) -> None:
+        """Send a message to the first replica of ``role``, if there is one."""
+        member = self.member(role)
+        if member is not None and member.control is not None:
+            member.control.send(kind, **content)
+
+    def end(self, *, gently: bool) -> None:
+        """End every process: asked first if ``gently``, killed otherwise or when it takes long."""
+        if gently:
+            for member in self.members:
+                if member.control is not None:
+                    member.control.send("stop", state="stopped", reason="the run is over")
+            deadline = time.monotonic() + END_SECS
+            for member in self.members:
+                if member.process is not None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        member.process.wait(max(deadline - time.monotonic(), 0.0))
+        for member in self.members:
+            self.kill(member)
+
+    def kill(self, member: Member) -> None:
+        """End one process at once and reap it."""
+        if member.process is not None:
+            if member.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    member.process.send_signal(signal.SIGKILL)
+            member.process.wait()
+        if member.control is not None:
+            member.control.close()
+            member.control = None
+
+
+def _own_pid() -> str:
+    return str(os.getpid())

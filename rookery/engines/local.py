@@ -1,0 +1,258 @@
+"""A process per role on this machine's cores. The driver supervises and does not learn.
+
+A role ended by a signal is replaced, a few times; a killed learner takes the whole fleet back to
+its last checkpoint; an exception stops the run with one line and the log's path.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from typing import Any
+
+from rookery.core.errors import EnvironmentFault, RunFailed, StopRun
+from rookery.core.signature import Signature
+from rookery.engines.carries import carries
+from rookery.engines.engine import Finish, Job
+from rookery.engines.fleet import Fleet, Member
+from rookery.engines.interrupt import Interrupt
+from rookery.engines.wiring import RESTARTS, Wiring
+from rookery.programs.formations import build_program
+from rookery.programs.graph import Program
+from rookery.programs.validate import validate
+from rookery.roles.build import probe
+from rookery.roles.pulse import secs_in_env
+from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.session import Outcome
+from rookery.runs.supervise import RestartBudget, describe_exit
+from rookery.transport.control import Message
+
+_LOG = logging.getLogger(__name__)
+
+POLL_SECS = 0.2
+HANG_GRACE_SECS = 1.0
+"""An environment's own alarm comes first: it can name the environment."""
+
+
+def run(job: Job) -> Finish:
+    """Carry the job's program to its end."""
+    program = build_program(job.config)
+    validate(program, "local", carries("local"))
+    driver = _Driver(job, program, probe(job.config))
+    with Interrupt() as interrupt:
+        try:
+            driver.launch(resume=job.resume.path.parent.parent if job.resume else None)
+            finish = driver.supervise(interrupt)
+        except BaseException:
+            driver.close(gently=False)
+            raise
+        driver.close(gently=True)
+    return finish
+
+
+class _Driver:
+    """Starts, watches and replaces the members of the fleet."""
+
+    def __init__(self, job: Job, program: Program, signature: Signature) -> None:
+        self.job = job
+        self.program = program
+        self.signature = signature
+        self.budget = RestartBudget(job.config.supervise)
+        self.finish: Finish | None = None
+        self.stopping = False
+        self.restarts = 0
+        self.wiring: Wiring | None = None
+        self.fleet = Fleet(job.run, [])
+        self.evaluating: list[int] = []
+
+    def launch(self, resume: Any) -> None:
+        """Start every member; ``resume`` is a run to go on with, or None."""
+        config = self.job.config
+        self.wiring = Wiring.create(config, self.signature)
+        self.wiring.counters[RESTARTS] = self.restarts
+        self.fleet = Fleet(self.job.run, self.wiring.pass_fds())
+        order = {
+            "run": str(self.job.run.path.absolute()),
+            "config": config.to_tree(),
+            "signature": self.signature.to_json(),
+            "fds": self.wiring.descriptors(),
+            "resume": str(resume) if resume is not None else None,
+            "checkpoint": "latest",
+            "init_from": str(self.job.init_from.path) if self.job.init_from else None,
+            "tell_episodes": self.job.callbacks.on_episode is not None,
+        }
+        for node in self.program.nodes:
+            for replica in range(node.replicas):
+                own = {"role": node.name, "replica": replica, "num_threads": node.num_threads}
+                member = Member(node.name, replica, order | own)
+                self.fleet.members.append(member)
+                self.fleet.launch(member)
+
+    def supervise(self, interrupt: Interrupt) -> Finish:
+        """Watch until the learner reports the outcome."""
+        while self.finish is None:
+            self._hear()
+            self._bury()
+            self._check_environments()
+            if interrupt.requested and not self.stopping:
+                self.stopping = True
+                self._stop_learner("interrupted", interrupt.reason)
+        return self.finish
+
+    def _stop_learner(self, state: str, reason: str) -> None:
+        self.fleet.tell("learner", "stop", state=state, reason=reason)
+
+    def _hear(self) -> None:
+        """Handle messages; sleeps until one comes or a short while has passed."""
+        speakers = {
+            member.control.fileno(): member
+            for member in self.fleet.members
+            if member.control is not None and not member.control.closed
+        }
+        if not speakers:
+            time.sleep(POLL_SECS)
+        poll = select.poll()
+        for descriptor in speakers:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(POLL_SECS * 1000):
+            member = speakers[descriptor]
+            assert member.control is not None
+            for message in member.control.receive():
+                self._handle(member, message)
+
+    def _handle(self, member: Member, message: Message) -> None:
+        kind = message.pop("kind")
+        callbacks = self.job.callbacks
+        if kind == "error":
+            member.error = message
+        elif kind == "done":
+            member.done = True
+        elif kind == "evaluate":
+            self.evaluating.append(message["steps"])
+            self.fleet.tell("evaluator", "evaluate", **message)
+        elif kind == "evaluation":
+            if message["steps"] in self.evaluating:
+                self.evaluating.remove(message["steps"])
+            self.fleet.tell("learner", "evaluation", **message)
+            self._call(callbacks.on_evaluation, {"steps": message["steps"]} | message["summary"])
+        elif kind == "record":
+            for told in callbacks.on_record:
+                told(message["record"])
+            self._call(callbacks.on_update, message["record"])
+        elif kind == "episode":
+            self._call(callbacks.on_episode, message["record"])
+        elif kind == "outcome":
+            self._end(message)
+
+    def _call(self, callback: Any, record: dict[str, Any]) -> None:
+        if callback is None:
+            return
+        try:
+            callback(record)
+        except StopRun as request:
+            self._stop_learner("stopped", str(request) or "a callback asked for it")
+
+    def _end(self, message: Message) -> None:
+        self.finish = Finish(
+            Outcome(message["state"], message["reason"]),
+            message["steps"],
+            message["updates"],
+            message["wall_secs"],
+            restarts=self.restarts,
+            extra={"reached_at": message["reached_at"]},
+        )
+
+    def _bury(self) -> None:
+        """See who has died, and replace them or give up."""
+        for member in list(self.fleet.members):
+            if self.finish is not None or member.process is None:
+                return
+            code = member.process.poll()
+            if code is None:
+                continue
+            self._last_words(member)
+            if not self._over():
+                self._replace_or_fail(member, code)
+            return
+
+    def _over(self) -> bool:
+        return self.finish is not None
+
+    def _last_words(self, member: Member) -> None:
+        """Messages sent before the end may still be on their way."""
+        if member.control is not None:
+            for message in member.control.receive():
+                self._handle(member, message)
+
+    def _replace_or_fail(self, member: Member, code: int) -> None:
+        config = self.job.config
+        log = self.job.run.log_path(member.role, member.replica)
+        if member.error is not None:
+            environment = bool(member.error["environment"])
+            if not (environment and config.env.on_env_error == "restart"):
+                fault = EnvironmentFault if environment else RunFailed
+                raise fault(f"{member.name}: {member.error['message']} (log: {log})")
+            cause = member.error["message"]
+        elif member.hung:
+            cause = f"hung in its environment past {config.env.step_timeout_secs:g} s"
+            if config.env.on_env_error != "restart":
+                raise EnvironmentFault(
+                    f"{member.name}: environment {config.env.id} {cause}; raise "
+                    "env.step_timeout_secs, fix it, or set env.on_env_error=restart "
+                    f"(log: {log})"
+                )
+        else:
+            cause = describe_exit(code)
+        self._replace(member, cause, str(log))
+
+    def _replace(self, member: Member, cause: str, log: str) -> None:
+        if not self.budget.allow(member.name):
+            limit = self.job.config.supervise
+            raise RunFailed(
+                f"{member.name} ended more than {limit.max_restarts} times in "
+                f"{limit.window_secs:g} s (last: {cause}); `rookery resume {self.job.run.path}` "
+                f"goes on from the last checkpoint (log: {log})"
+            )
+        self.restarts += 1
+        if member.role == "learner":
+            _LOG.warning("%s: %s; the fleet goes back to the last checkpoint", member.name, cause)
+            self._relaunch()
+            return
+        _LOG.warning("%s: %s; replaced", member.name, cause)
+        assert self.wiring is not None
+        self.wiring.counters[RESTARTS] = self.restarts
+        self.fleet.kill(member)
+        member.life += 1
+        self.fleet.launch(member)
+        if member.role == "evaluator" and member.control is not None:
+            for steps in self.evaluating:
+                member.control.send("evaluate", steps=steps)
+
+    def _relaunch(self) -> None:
+        """Everyone anew, with fresh memory: nothing half-written by the dead learner is read."""
+        self.close(gently=False)
+        self.evaluating.clear()
+        store = CheckpointStore(self.job.run.checkpoints)
+        found = self.job.run.path if store.steps_available() else None
+        self.launch(resume=found)
+
+    def _check_environments(self) -> None:
+        """Kill an actor that has been inside its environment for too long."""
+        limit = self.job.config.env.step_timeout_secs + HANG_GRACE_SECS
+        for member in self.fleet.members:
+            if member.role != "actor" or self.wiring is None or member.process is None:
+                continue
+            cells = self.wiring.actor_pulse(member.replica)
+            if secs_in_env(cells) > limit and member.process.poll() is None:
+                member.hung = True
+                cells[:] = 0.0
+                member.process.kill()
+                member.process.wait()
+
+    def close(self, *, gently: bool) -> None:
+        """End all processes and let go of what they shared."""
+        self.fleet.end(gently=gently)
+        if self.wiring is not None:
+            self.wiring.close()
+            self.wiring = None

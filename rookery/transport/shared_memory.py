@@ -1,0 +1,70 @@
+"""Arrays in memory that processes share, without a name that could leak.
+
+The memory is an anonymous file (memfd): it is passed to children by its descriptor and is gone when
+the last process that holds it is gone, however that process ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from rookery.core.spec import Arrays, ArraySpec
+
+_ALIGN = 64
+"""A cache line: arrays that different processes write must not share one."""
+
+
+class SharedArena:
+    """The arrays of ``specs`` in one shared mapping, laid out the same by every process.
+
+    ::
+
+        arena = SharedArena.create(specs)
+        child = Popen(..., pass_fds=[arena.descriptor])
+        # in the child
+        arena = SharedArena(descriptor, specs)
+        arena.arrays["flags"]
+    """
+
+    def __init__(self, descriptor: int, specs: Mapping[str, ArraySpec]) -> None:
+        self.descriptor = descriptor
+        offsets, size = _layout(specs)
+        self._map = mmap.mmap(descriptor, size)
+        self.arrays: Arrays = {
+            name: np.frombuffer(
+                self._map, spec.dtype, int(np.prod(spec.shape, dtype=np.int64)), offsets[name]
+            ).reshape(spec.shape)
+            for name, spec in specs.items()
+        }
+
+    @classmethod
+    def create(cls, specs: Mapping[str, ArraySpec]) -> SharedArena:
+        """New memory, all zero."""
+        descriptor = os.memfd_create("rookery", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, _layout(specs)[1])
+        return cls(descriptor, specs)
+
+    def group(self, prefix: str) -> Arrays:
+        """The arrays whose names begin with ``prefix``, without it."""
+        return {
+            name.removeprefix(prefix): array
+            for name, array in self.arrays.items()
+            if name.startswith(prefix)
+        }
+
+    def close(self) -> None:
+        """Let go of the descriptor; the mapping lives as long as its arrays are referenced."""
+        os.close(self.descriptor)
+
+
+def _layout(specs: Mapping[str, ArraySpec]) -> tuple[dict[str, int], int]:
+    offsets: dict[str, int] = {}
+    end = 0
+    for name, spec in specs.items():
+        offsets[name] = end
+        end += -(-spec.num_bytes // _ALIGN) * _ALIGN
+    return offsets, max(end, _ALIGN)

@@ -1,0 +1,42 @@
+"""Waking a process that sleeps until another has done something.
+
+The state itself lies in shared memory; a wake only says "look again". A lost or stale one does no
+harm, so a process killed at any moment leaves nothing locked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+
+
+class Wake:
+    """A bell on an eventfd, passed to children by its descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    @classmethod
+    def create(cls) -> Wake:
+        """A new bell."""
+        return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
+
+    def ring(self) -> None:
+        """Wake who waits, or who will wait next."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_write(self.descriptor, 1)
+
+    def wait(self, timeout_secs: float) -> bool:
+        """Sleep until the bell rings; whether it did within ``timeout_secs``."""
+        if not self._poll.poll(timeout_secs * 1000):
+            return False
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.descriptor)
+        return True
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        os.close(self.descriptor)
