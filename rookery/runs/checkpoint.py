@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -74,7 +74,7 @@ _SAFETENSORS_TYPES = {
 }
 
 
-SavedArrays = dict[str, Array | torch.Tensor]
+SavedArrays: TypeAlias = "dict[str, Array | torch.Tensor]"
 
 
 @dataclass(slots=True)

@@ -280,7 +280,7 @@ class EpisodeWindow:
     def mean(self, score: Literal["return", "length"]) -> float:
         """Mean return or length over the window; NaN before the first episode ended."""
         column = 0 if score == "return" else 1
-        values = [float(episode[column]) for episode in self._episodes]
+        values = [float((episode[0], episode[1])[column]) for episode in self._episodes]
         return _mean(values) if values else math.nan
 
     def summary(self) -> Record:

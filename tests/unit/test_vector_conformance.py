@@ -375,7 +375,7 @@ def assert_continues(first: VectorEnv, second: VectorEnv, num_steps: int = 60) -
     state = rng.bit_generator.state
     expected = play(first, rng, num_steps)
     second.reset()
-    play(second, rng, 5)
+    play(second, rng, 6)
     second.load_state_dict(mine, data)
     again = second.state_dict()
     assert again is not None
@@ -397,6 +397,8 @@ def assert_continues(first: VectorEnv, second: VectorEnv, num_steps: int = 60) -
         EnvConfig(id=TOY, kwargs={"space_seed": 12, "longest": 40}, backend="serial"),
         EnvConfig(id=MASKED, action_mask_key="mask", backend="serial"),
         EnvConfig(id="CartPole-v1", backend="native"),
+        # Here every episode has just ended when the state is saved, and its reset is still due.
+        EnvConfig(id="CartPole-v1", backend="native", max_episode_steps=1),
         EnvConfig(id="rookery/Snake-v0", backend="native"),
     ],
     ids=lambda config: f"{config.backend}-{config.id}-{config.frame_stack}",
