@@ -123,7 +123,7 @@ def test_unsupported_actions_are_refused(space: Any, what: str) -> None:
         action_leaf(space)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**31), num_envs=st.integers(1, 4))
 def test_a_batch_flattens_like_its_rows(seed: int, num_envs: int) -> None:
     space = random_space(np.random.default_rng(seed))
@@ -145,7 +145,7 @@ def test_a_batch_flattens_like_its_rows(seed: int, num_envs: int) -> None:
             assert (array < np.reshape(leaves[name].sizes, leaves[name].shape)).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**31))
 def test_internal_actions_are_in_the_space(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -54,7 +54,7 @@ def sync_native(
 # Backends against the plain loop.
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     space_seed=st.integers(0, 2**31),
     run_seed=st.integers(0, 2**31),
@@ -78,7 +78,7 @@ def test_serial(
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     space_seed=st.integers(0, 2**31),
     run_seed=st.integers(0, 2**31),
@@ -245,7 +245,7 @@ class BatchedFinal(gym.vector.VectorEnv[Any, Any, Any]):
         return (*rest, infos)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(space_seed=st.integers(0, 2**31))
 def test_batched_final_observations(space_seed: int) -> None:
     config = EnvConfig(id=TOY, kwargs={"space_seed": space_seed})

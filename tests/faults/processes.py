@@ -1,0 +1,87 @@
+"""Real runs in real processes, found and counted by their titles."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_SECS = 90.0
+
+
+def start(run: Path, *flags: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """``rookery train`` of a slow little world under ``local``, in the background."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "rookery", "train", *flags, "--run", str(run)],
+        cwd=ROOT,
+        env=os.environ | (env or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def members(run: Path) -> dict[str, int]:
+    """Names and pids of the run's processes, by their titles."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            title = _title(entry)
+            if title.startswith("rookery ") and title.endswith(f" {run.name}"):
+                found[title.split()[1]] = int(entry.name)
+    return found
+
+
+def _title(entry: Path) -> str:
+    try:
+        if "State:\tZ" in (entry / "status").read_text():
+            return ""
+        return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except (OSError, ProcessLookupError):
+        return ""
+
+
+def until(condition: Callable[[], Any], what: str, timeout_secs: float = PATIENCE_SECS) -> Any:
+    """Poll until ``condition`` gives something."""
+    deadline = time.monotonic() + timeout_secs
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"waited {timeout_secs:g} s for {what}")
+
+
+def steps(run: Path) -> int:
+    """The last step written down."""
+    last = 0
+    for record in records(run):
+        last = record["steps"]
+    return last
+
+
+def records(run: Path) -> Iterator[dict[str, Any]]:
+    path = run / "metrics.jsonl"
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def shared_memory() -> set[str]:
+    """Names in /dev/shm: the engine must never add one."""
+    return set(os.listdir("/dev/shm"))

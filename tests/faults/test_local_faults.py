@@ -1,0 +1,177 @@
+"""Real kill -9 of every role under the local engine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rookery.runs.checkpoint import load_checkpoint
+from tests.faults import processes as p
+
+pytestmark = pytest.mark.slow
+
+WORLD = "tests.faults.fault_worlds:Plain"
+SMALL = (
+    "--engine", "local", "--actors", "2", "--envs", "2", "--ppo.rollout_steps", "20",
+    "--ppo.num_minibatches", "1", "--ppo.num_epochs", "1", "--log-every", "80",
+    "--save-every", "400", "--eval.episodes", "0", "--stop-at", "none",
+)  # fmt: skip
+SLOW_STEPS = ("--env.kwargs", "{step_secs: 0.002}")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / f"run-{tmp_path.name}"
+    before = p.shared_memory()
+    yield path
+    for pid in p.members(path).values():
+        p.kill(pid)
+    assert p.shared_memory() == before
+
+
+def finish(process: subprocess.Popen[str], timeout: float = p.PATIENCE_SECS) -> tuple[int, str]:
+    _, errors = process.communicate(timeout=timeout)
+    return process.returncode, errors
+
+
+def trained(run: Path, *flags: str) -> subprocess.Popen[str]:
+    """A run that has written a checkpoint and goes on."""
+    process = p.start(run, WORLD, *SMALL, *SLOW_STEPS, *flags)
+    p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
+    return process
+
+
+def test_killed_actor_is_replaced_and_the_run_goes_on(run: Path) -> None:
+    process = trained(run, "--steps", "8000")
+    before = p.members(run)
+    assert {"actor-0", "actor-1", "learner-0"} <= set(before)
+    p.kill(before["actor-1"])
+    replaced = p.until(
+        lambda: p.members(run).get("actor-1") not in (None, before["actor-1"]), "a new actor-1"
+    )
+    assert replaced
+    assert p.members(run)["actor-0"] == before["actor-0"], "the others are left alone"
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "actor-1: killed by SIGKILL; replaced" in errors
+    last = list(p.records(run))[-1]
+    assert last["steps"] >= 7900
+    assert last["fleet/restarts"] == 1
+
+
+def test_actor_killed_too_often_stops_the_run(run: Path) -> None:
+    process = trained(run, "--steps", "1000000", "--supervise.max_restarts", "1")
+    for _ in range(2):
+        pid = p.until(lambda: p.members(run).get("actor-0"), "actor-0")
+        p.kill(pid)
+        p.until(lambda pid=pid: p.members(run).get("actor-0") != pid, "its end")
+    code, errors = finish(process)
+    assert code == 4
+    assert "actor-0 ended more than 1 times" in errors
+    assert "rookery resume" in errors
+    assert not p.members(run)
+
+
+def test_killed_learner_goes_on_from_its_checkpoint(run: Path) -> None:
+    process = trained(run, "--steps", "6000")
+    p.kill(p.members(run)["learner-0"])
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "the fleet goes back to the last checkpoint" in errors
+    written = [record["steps"] for record in p.records(run)]
+    assert written == sorted(written), "the metrics were cut to the checkpoint"
+    assert written[-1] >= 5900
+    assert "going on from step" in (run / "logs" / "learner-0.log").read_text()
+
+
+def test_killed_driver_leaves_nothing(run: Path) -> None:
+    process = trained(run, "--steps", "1000000")
+    assert len(p.members(run)) == 3
+    process.kill()
+    process.wait()
+    p.until(lambda: not p.members(run), "the children to die", timeout_secs=10)
+
+
+def test_killed_driver_takes_a_child_stuck_in_c_with_it(run: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "stuck"
+    process = p.start(
+        run, "tests.faults.fault_worlds:HangsInC", *SMALL,
+        "--env.kwargs", f"{{marker: '{marker}'}}", "--steps", "1000000",
+    )  # fmt: skip
+    p.until(marker.exists, "an actor to be stuck")
+    process.kill()
+    process.wait()
+    p.until(lambda: not p.members(run), "the children to die", timeout_secs=10)
+
+
+def test_ctrl_c_ends_with_a_checkpoint(run: Path) -> None:
+    process = trained(run, "--steps", "1000000")
+    process.send_signal(signal.SIGINT)
+    code, errors = finish(process)
+    assert code == 130, errors
+    assert not p.members(run)
+    saved = load_checkpoint(run, "latest")
+    assert saved.parts["learner"].data["steps"] == saved.steps
+    assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+
+
+def test_second_ctrl_c_ends_at_once(run: Path) -> None:
+    process = trained(run, "--steps", "1000000")
+    # A stopped learner cannot end properly, so only the second signal can end the run.
+    import os
+
+    os.kill(p.members(run)["learner-0"], signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1)
+    process.send_signal(signal.SIGINT)
+    code, _ = finish(process, timeout=10)
+    assert code == 130
+    assert not p.members(run)
+    load_checkpoint(run, "latest")
+
+
+def test_exception_in_an_environment_stops_the_run_with_one_line(run: Path) -> None:
+    process = p.start(run, "tests.faults.fault_worlds:Raises", *SMALL, "--steps", "100000")
+    code, errors = finish(process)
+    assert code == 3
+    told = [line for line in errors.splitlines() if line.startswith("rookery:")]
+    assert len(told) == 1
+    assert "ValueError: the pole is on fire" in told[0]
+    assert "actor-" in told[0]
+    assert ".log" in told[0]
+    assert "Traceback" not in errors
+    log = next(run.glob("logs/actor-*.log"))
+    assert any("Traceback" in path.read_text() for path in run.glob("logs/*.log")), log
+    assert not p.members(run)
+
+
+def test_hanging_environment_is_found_out_by_the_driver(run: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "stuck"
+    process = p.start(
+        run, "tests.faults.fault_worlds:HangsInC", *SMALL, "--env.step_timeout_secs", "2",
+        "--env.kwargs", f"{{marker: '{marker}'}}", "--steps", "1000000",
+    )  # fmt: skip
+    code, errors = finish(process)
+    assert code == 3
+    assert "hung in its environment past 2 s" in errors
+    assert "env.step_timeout_secs" in errors
+    assert not p.members(run)
+
+
+def test_hanging_environment_is_replaced_when_asked(run: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "stuck"
+    process = p.start(
+        run, "tests.faults.fault_worlds:HangsInC", *SMALL, "--env.step_timeout_secs", "2",
+        "--env.on_env_error", "restart", "--env.kwargs", f"{{marker: '{marker}'}}",
+        "--steps", "2000",
+    )  # fmt: skip
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "hung in its environment" in errors
+    assert marker.exists()
