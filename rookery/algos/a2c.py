@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.algos.on_policy import Batch, OnPolicyConfig, Targets, explained_variance, minibatches
+from rookery.algos.on_policy import Batch, OnPolicyConfig, Targets, minibatches
 from rookery.core.schedule import Schedule, value_at
 from rookery.core.tensors import Tensors
 from rookery.nets.actor_critic import ActorCritic
@@ -64,5 +64,4 @@ class A2C:
             "policy_loss": actor.detach(),
             "value_loss": critic.detach(),
             "entropy": entropy.detach(),
-            "explained_variance": explained_variance(batch),
         }

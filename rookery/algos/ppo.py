@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.algos.on_policy import Batch, OnPolicyConfig, Targets, explained_variance, minibatches
+from rookery.algos.on_policy import Batch, OnPolicyConfig, Targets, minibatches
 from rookery.core.errors import UserError
 from rookery.core.schedule import Schedule, check_schedule, value_at
 from rookery.core.tensors import Tensors
@@ -91,6 +91,5 @@ class PPO:
                 "entropy": entropy.detach(),
                 "approx_kl": masked_mean(approximate_kl(log_prob - batch.log_prob), mask),
                 "clip_fraction": masked_mean(((ratio - 1.0).abs() > clip).float(), mask),
-                "explained_variance": explained_variance(batch),
             }
         return total, metrics

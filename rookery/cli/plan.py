@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from rookery.cli.settings import train_settings
+from rookery.cli.arguments import HELP, split_words
+from rookery.cli.settings import settings_from_flags
 from rookery.core.errors import UserError
+
+PROG = "rookery plan"
+USAGE = """\
+usage: rookery plan RECIPE|ENV_ID|module:factory [--mermaid] [settings as for `rookery train`]
+
+  --mermaid   a Mermaid flow chart instead of plain text"""
 
 
 def main(argv: list[str]) -> int:
     """Print the program."""
-    if not argv or argv[0].startswith("-"):
-        if argv and argv[0] in ("-h", "--help"):
-            print("usage: rookery plan RECIPE|ENV_ID [--mermaid] [settings as for train]")
-            return 0
-        raise UserError("plan what? give a recipe or an environment, as for `rookery train`")
-    rest = [word for word in argv[1:] if word != "--mermaid"]
-    config = train_settings(argv[0], rest, prog="rookery plan")
+    words = split_words(argv, {"mermaid"})
+    if HELP in words.switches:
+        print(USAGE)
+        return 0
+    what = words.one_name(PROG)
+    if what is None and "config" not in words.flags:
+        raise UserError("plan what? give a recipe, an environment or --config FILE, as for train")
+    config = settings_from_flags(what, words.flags)
     from rookery.engines.carries import carries
     from rookery.programs.formations import build_program
     from rookery.programs.render import to_mermaid, to_text
     from rookery.programs.validate import validate
 
     program = build_program(config)
-    validate(program, config.engine, carries(config.engine))
-    program = program.with_links(carries(config.engine))
-    print(to_mermaid(program) if "--mermaid" in argv else to_text(program, config.engine), end="")
+    links = carries(config.engine)
+    validate(program, config.engine, links)
+    program = program.with_links(links)
+    mermaid = "mermaid" in words.switches
+    print(to_mermaid(program) if mermaid else to_text(program, config.engine), end="")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -44,3 +45,11 @@ class Lines:
             f"{finish.wall_secs:.1f} s"
         )
         self.say(f"rookery eval {run.path}")
+
+
+def exit_code(run: Run) -> int:
+    """0, or 128 and the signal's number when one ended the run: 130 for Ctrl-C."""
+    outcome = run.finish.outcome
+    if outcome.state != "interrupted":
+        return 0
+    return 128 + (signal.SIGTERM if outcome.reason == "SIGTERM" else signal.SIGINT)

@@ -1,50 +1,62 @@
-"""``rookery resume RUN [--steps N] [settings]``: go on with a run."""
+"""``rookery resume RUN [--steps N] [flags]``: go on with a run."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from rookery.cli.arguments import Arguments, flag_value, seconds
-from rookery.cli.main import INTERRUPTED
-from rookery.cli.progress import Lines
-from rookery.runs.directory import RunDirectory
+from rookery.cli.arguments import HELP, split_words
+from rookery.cli.progress import Lines, exit_code
+from rookery.core.errors import UserError, near_names
 from rookery.runs.session import Callbacks
 
-_KEEP = object()
+PROG = "rookery resume"
+FLAGS = {
+    "steps": "N: new total of environment steps",
+    "time_limit": "TIME: new total of training time, such as 90s, 15m or 2h",
+    "stop_at": "SCORE|none: new score to stop at; needed to go on with a solved run",
+    "engine": "inline or local",
+    "actors": "N: number of actors",
+    "device": "cpu, cuda, cuda:1 ...",
+    "lr": "learning rate",
+    "log_every": "N: a record each this many steps",
+    "save_every": "N: a checkpoint each this many steps",
+    "eval_every": "N|none: an evaluation each this many steps",
+}
 
 
 def main(argv: list[str]) -> int:
-    """Resume; 0 when finished or solved, 130 when interrupted."""
-    parser = Arguments(prog="rookery resume", description=__doc__)
-    parser.add_argument("run", type=Path, help="run directory")
-    parser.add_argument("--steps", type=int, help="new total of environment steps")
-    parser.add_argument("--time-limit", type=seconds, help="new total of training time, e.g. 15m")
-    parser.add_argument(
-        "--stop-at", type=flag_value, default=_KEEP, help="new score to stop at, or none"
-    )
-    parser.add_argument("--engine", help="inline or local")
-    parser.add_argument("--actors", type=int, help="number of actors")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
-    args = parser.parse_args(argv)
-    lines = Lines(quiet=args.quiet)
-    directory = RunDirectory.open(args.run)
-    status = directory.read_status()
-    if status is not None and status.state == "solved" and args.stop_at is _KEEP:
-        lines.say(
-            f"{args.run} stopped as solved ({status.reason}); --stop-at none trains it further"
-        )
+    """Resume; 0 when finished, solved or nothing to do, 130 when interrupted."""
+    words = split_words(argv, {"quiet"})
+    if HELP in words.switches:
+        print(_help())
         return 0
-    settings = {
-        "steps": args.steps,
-        "time_limit": args.time_limit,
-        "engine": args.engine,
-        "actors": args.actors,
-    }
-    settings = {name: value for name, value in settings.items() if value is not None}
-    if args.stop_at is not _KEEP:
-        settings["stop_at"] = args.stop_at
-    from rookery.training import resume
+    path = words.one_name(PROG)
+    if path is None:
+        raise UserError("resume what? give a run directory (`rookery runs` lists them)")
+    for flag in words.flags:
+        if flag not in FLAGS:
+            hint = near_names(flag, FLAGS) or f" (see `{PROG} --help`)"
+            raise UserError(f"unknown flag --{flag}{hint}")
+    from rookery.cli.settings import revised_by_flags
+    from rookery.training import continue_run, load_run
 
-    run = resume(directory.path, callbacks=Callbacks(on_record=[lines.record]), **settings)
+    lines = Lines(quiet="quiet" in words.switches)
+    saved = load_run(Path(path))
+    status = saved.directory.read_status()
+    if status is not None and status.state == "solved" and "stop_at" not in words.flags:
+        lines.say(f"{path} stopped as solved ({status.reason}); --stop-at none trains it further")
+        return 0
+    config = revised_by_flags(saved.config, words.flags)
+    run = continue_run(saved, config, Callbacks(on_record=[lines.record]))
     lines.finish(run)
-    return INTERRUPTED if run.finish.outcome.state == "interrupted" else 0
+    return exit_code(run)
+
+
+def _help() -> str:
+    lines = [
+        f"usage: {PROG} RUN [flags]",
+        "",
+        "RUN is a run directory, or a checkpoint inside one.",
+    ]
+    lines += [f"  --{name.replace('_', '-'):<12} {about}" for name, about in FLAGS.items()]
+    return "\n".join([*lines, "  --quiet        print nothing but errors"])

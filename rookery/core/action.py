@@ -16,9 +16,10 @@ UNBOUNDED = 1e6
 
 def to_env_units(leaf: LeafSpec, action: Array) -> Array:
     """The action ``[..., n]`` of a policy as the environment wants it, kept within bounds."""
-    if leaf.kind != "box" or leaf.low is None or leaf.high is None:
+    if leaf.kind != "box" or (leaf.low is None and leaf.high is None):
         return action
-    low, high = leaf.low.reshape(-1), leaf.high.reshape(-1)
+    low = np.float32(-np.inf) if leaf.low is None else leaf.low.reshape(-1)
+    high = np.float32(np.inf) if leaf.high is None else leaf.high.reshape(-1)
     bounded = (np.abs(low) < UNBOUNDED) & (np.abs(high) < UNBOUNDED)
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)

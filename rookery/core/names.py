@@ -11,10 +11,12 @@ from rookery.core.errors import UserError, near_names
 def load_object(name: str, what: str) -> Any:
     """Import ``package.module:attribute``; ``what`` names the setting in error messages."""
     module_name, _, attribute = name.partition(":")
+    if not (module_name and attribute) or module_name.startswith("."):
+        raise UserError(f"{what}: '{name}' is not of the form package.module:attribute")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name and not module_name.startswith(error.name):
+        if error.name and not f"{module_name}.".startswith(f"{error.name}."):
             raise UserError(
                 f"{what}: importing '{module_name}' failed: {error}; install that module"
             ) from error

@@ -67,7 +67,7 @@ def _bound_to_json(bound: Array | None) -> Any:
         return None
     first = bound.flat[0] if bound.size else 0
     values = first if bool(np.all(bound == first)) else bound
-    return np.asarray(values, np.float64).tolist()
+    return np.asarray(values).tolist()
 
 
 def _leaf_to_json(leaf: LeafSpec) -> dict[str, Any]:

@@ -69,6 +69,7 @@ class NativeVector:
             AutoresetMode.DISABLED: self._finish_disabled,
         }[self._mode]
         self.num_envs = env.num_envs
+        self.lost_episodes = np.zeros(env.num_envs, np.bool_)
         self.action_leaf: LeafSpec = action_leaf(self._action_space)
         masked = self._mask_key is not None
         self.obs_leaves: LeafSpecs = carried_leaves(self._plan, self._action_space, masked)
@@ -79,6 +80,7 @@ class NativeVector:
         self._batch_shape = (self.num_envs, *self._plan[0].spec.shape)
         self._obs: Arrays = {}
         self._resets_next = np.zeros(self.num_envs, np.bool_)
+        self._any_reset_next = False
 
     def reset(self) -> Arrays:
         """Begin an episode in every environment; observations ``[B, ...]``."""
@@ -87,6 +89,7 @@ class NativeVector:
             seed = [self._seed_for(row) for row in range(self.num_envs)]
         raw, infos = self._call("reset", lambda: self._env.reset(seed=seed))
         self._resets_next = np.zeros(self.num_envs, np.bool_)
+        self._any_reset_next = False
         self._obs = self._leaves(raw, infos, "reset")
         self._verify_obs(self._obs, "reset")
         return self._obs
@@ -148,6 +151,7 @@ class NativeVector:
             restore_attributes(self._env, own, data["env"])
         self._obs = {n[4:]: array.copy() for n, array in arrays.items() if n.startswith("obs/")}
         self._resets_next = arrays["resets_next"].astype(np.bool_)
+        self._any_reset_next = bool(self._resets_next.any())
         return self._obs
 
     def _take_state(self) -> tuple[Arrays, dict[str, Any]] | None:
@@ -159,19 +163,23 @@ class NativeVector:
     # The three autoreset modes: each completes ``out`` for the rows that ended.
 
     def _finish_next_step(self, infos: dict[str, Any], out: StepResult) -> None:
-        if np.count_nonzero(self._resets_next):
-            out.terminated = out.terminated & out.valid
-            out.truncated = out.truncated & out.valid
-            out.reward = np.where(out.valid, out.reward, 0.0)
-        self._resets_next = out.terminated | out.truncated
-        if np.count_nonzero(self._resets_next):
-            out.truncated = out.truncated & ~out.terminated
+        ended = out.terminated | out.truncated
+        if self._any_reset_next:
+            out.reward = out.reward * out.valid
+            if np.count_nonzero(ended & self._resets_next):
+                out.terminated = out.terminated & out.valid
+                out.truncated = out.truncated & out.valid
+                ended = ended & out.valid
+        self._resets_next = ended
+        self._any_reset_next = bool(np.count_nonzero(ended))
+        if self._any_reset_next:
+            out.truncated = out.truncated > out.terminated
             out.final_obs = out.obs
 
     def _finish_same_step(self, infos: dict[str, Any], out: StepResult) -> None:
         out.reset = out.terminated | out.truncated
         if np.count_nonzero(out.reset):
-            out.truncated = out.truncated & ~out.terminated
+            out.truncated = out.truncated > out.terminated
             out.final_obs = self._final_leaves(infos, np.flatnonzero(out.reset))
 
     def _finish_disabled(self, infos: dict[str, Any], out: StepResult) -> None:
@@ -179,7 +187,7 @@ class NativeVector:
         if not np.count_nonzero(out.reset):
             return
         ended = out.reset
-        out.truncated = out.truncated & ~out.terminated
+        out.truncated = out.truncated > out.terminated
         # The environment may write the reset into the arrays it returned.
         out.final_obs = {name: array.copy() for name, array in out.obs.items()}
         raw, reset_infos = self._call(
@@ -324,7 +332,7 @@ class NativeVector:
 
     def _verify_step(self, out: StepResult) -> None:
         bad = self._checks.bad_reward(out.reward) or self._checks.bad_obs(out.obs)
-        if bad is None:
+        if bad is None and self._mask_key is not None:
             bad = self._checks.bad_mask(out.obs, over=self._resets_next)
         if bad is None and out.final_obs is not None and out.final_obs is not out.obs:
             bad = self._checks.bad_obs(out.final_obs)

@@ -267,11 +267,10 @@ class SerialVector:
         if bad is None:
             bad = checks.bad_mask(self._obs)
         if bad is None and any_ended:
-            ended = self._terminated | self._truncated
-            rows = np.flatnonzero(ended)
-            bad = checks.bad_obs({name: array[rows] for name, array in self._final.items()})
+            # Rows that did not end now hold an earlier end, which was checked in its turn.
+            bad = checks.bad_obs(self._final)
             if bad is not None:
-                bad = int(rows[bad[0]]), f"in the last observation, {bad[1]}"
+                bad = bad[0], f"in the last observation, {bad[1]}"
         return bad
 
     def _recover(self, row: int, fault: EnvironmentFault) -> None:

@@ -12,7 +12,8 @@
 Outside the main thread signals cannot be used, and the deadline does nothing.
 
 The handler is installed once and stays, since exchanging it costs more than a small step. Alarms
-that no deadline set are passed on to the handler found before.
+that no deadline set are passed on to the handler found before; a timer of somebody else's stands
+still while a guarded block runs.
 """
 
 from __future__ import annotations
@@ -61,11 +62,12 @@ _ALARM = _Alarm()
 class Deadline:
     """Raises :class:`TimeUp` in the block it guards after ``secs`` s; reusable, not nested."""
 
-    __slots__ = ("_installed", "secs")
+    __slots__ = ("_installed", "_timer_before", "secs")
 
     def __init__(self, secs: float) -> None:
         self.secs = secs
         self._installed = False
+        self._timer_before = (0.0, 0.0)
 
     def __enter__(self) -> None:
         if get_ident() != _MAIN_THREAD:
@@ -74,7 +76,7 @@ class Deadline:
             _ALARM.install()
             self._installed = True
         _ALARM.armed = True
-        setitimer(ITIMER_REAL, self.secs, _AGAIN_SECS)
+        self._timer_before = setitimer(ITIMER_REAL, self.secs, _AGAIN_SECS)
 
     def restart(self) -> None:
         """Give the guarded block the full time again."""
@@ -88,5 +90,5 @@ class Deadline:
         trace: TracebackType | None,
     ) -> None:
         if get_ident() == _MAIN_THREAD:
-            setitimer(ITIMER_REAL, 0.0)
             _ALARM.armed = False
+            setitimer(ITIMER_REAL, *self._timer_before)

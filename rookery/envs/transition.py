@@ -47,6 +47,8 @@ class VectorEnv(Protocol):
     """B environments stepped together. Backends: native NumPy, serial, worker processes."""
 
     num_envs: int
+    lost_episodes: Array
+    """``[B]`` rows whose episode the last :meth:`load_state_dict` could not continue."""
     obs_leaves: LeafSpecs
     action_leaf: LeafSpec
 

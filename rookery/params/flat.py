@@ -31,8 +31,6 @@ class FlatParams:
             parameter.grad = self.grad[offset : offset + size].view(parameter.shape)
             offset += size
         self.buffers = dict(module.named_buffers())
-        self.leaf = nn.Parameter(self.data)
-        self.leaf.grad = self.grad
 
     def zero_grad(self) -> None:
         """Clear all gradients in place (the views must stay attached)."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rookery.core.errors import UserError
-from rookery.core.schedule import Schedule, check_schedule, value_at
+from rookery.core.schedule import Schedule, check_schedule
 from rookery.params.flat import FlatParams
 
 
@@ -44,57 +44,80 @@ class OptimizerConfig:
 
 
 class FlatOptimizer:
-    """An optimizer over :class:`FlatParams`.
+    """An optimizer over :class:`FlatParams`, with torch.optim's mathematics.
 
     ::
 
         params.zero_grad()
         loss.backward()
         grad_norm = optimizer.step(lr)
+
+    It calls torch's fused kernel on the one vector itself: constructing a ``torch.optim`` object
+    imports torch's compiler (seconds at the start of every process), and its ``step`` spends far
+    longer on bookkeeping than on a small network. Tests hold it to ``torch.optim``.
     """
 
     def __init__(self, config: OptimizerConfig, params: FlatParams) -> None:
         self.config = config
         self.params = params
-        lr = value_at(config.lr, 0)
-        self.optimizer: torch.optim.Optimizer
-        if config.name == "adam":
-            self.optimizer = torch.optim.Adam(
-                [params.leaf],
-                lr=lr,
-                betas=config.betas,
-                eps=config.eps,
-                amsgrad=config.amsgrad,
-                fused=True,
-            )
-        else:
-            self.optimizer = torch.optim.RMSprop(
-                [params.leaf], lr=lr, alpha=config.alpha, eps=config.eps
-            )
+        names = ["square_avg"] if config.name == "rmsprop" else ["exp_avg", "exp_avg_sq"]
+        if config.name == "adam" and config.amsgrad:
+            names.append("max_exp_avg_sq")
+        self.state = {name: torch.zeros_like(params.data) for name in names}
+        self.state["step"] = torch.zeros((), device=params.data.device)
 
+    @torch.no_grad()
     def step(self, lr: float) -> Tensor:
         """Apply the gradient with learning rate ``lr``; returns its norm before clipping."""
-        self.optimizer.param_groups[0]["lr"] = lr
         if self.config.max_grad_norm is None:
             norm: Tensor = torch.linalg.vector_norm(self.params.grad)
         else:
             norm = self.params.clip_grad_norm(self.config.max_grad_norm)
-        self.optimizer.step()
+        self.state["step"].add_(1)
+        if self.config.name == "adam":
+            self._adam(lr)
+        else:
+            self._rmsprop(lr)
         return norm
+
+    def _adam(self, lr: float) -> None:
+        config, state = self.config, self.state
+        torch._fused_adam_(
+            [self.params.data],
+            [self.params.grad],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [state["max_exp_avg_sq"]] if config.amsgrad else [],
+            [state["step"]],
+            lr=lr,
+            beta1=config.betas[0],
+            beta2=config.betas[1],
+            weight_decay=0.0,
+            eps=config.eps,
+            amsgrad=config.amsgrad,
+            maximize=False,
+        )
+
+    def _rmsprop(self, lr: float) -> None:
+        grad, average = self.params.grad, self.state["square_avg"]
+        average.mul_(self.config.alpha).addcmul_(grad, grad, value=1 - self.config.alpha)
+        self.params.data.addcdiv_(grad, average.sqrt().add_(self.config.eps), value=-lr)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The optimizer's statistics by name."""
-        state: dict[str, Any] = self.optimizer.state.get(self.params.leaf, {})
-        return {name: torch.as_tensor(value) for name, value in state.items()}
+        return dict(self.state)
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Continue from :meth:`state_tensors`."""
-        for name, value in tensors.items():
-            if value.ndim and value.shape != self.params.data.shape:
+        if set(tensors) != set(self.state):
+            raise UserError(
+                f"the saved optimizer has {sorted(tensors)}, this one {sorted(self.state)}: "
+                "keep optimizer.name and optimizer.amsgrad, or start anew with --init-from"
+            )
+        for name, mine in self.state.items():
+            if tensors[name].shape != mine.shape:
                 raise UserError(
-                    f"optimizer state '{name}' has {value.numel()} values for "
-                    f"{self.params.data.numel()} parameters: it belongs to another network"
+                    f"optimizer state '{name}' has {tensors[name].numel()} values for "
+                    f"{mine.numel()} parameters: it belongs to another network"
                 )
-        self.optimizer.state[self.params.leaf] = {
-            name: value.clone() for name, value in tensors.items()
-        }
+            mine.copy_(tensors[name])

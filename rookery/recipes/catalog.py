@@ -67,9 +67,19 @@ def parse_yaml(text: str, where: str) -> Tree:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{where}: not valid YAML: {reason}") from error
+    if tree is None:
+        return {}
     if not isinstance(tree, dict):
         raise UserError(f"{where}: must be a mapping of settings, got {type(tree).__name__}")
     return tree
+
+
+def parse_value(text: str) -> Any:
+    """One value as it is typed on a command line; text that is not YAML stays text."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        return text
 
 
 def lay_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
@@ -89,10 +99,11 @@ def _is_schedule(value: Mapping[str, Any]) -> bool:
     return "until_steps" in value
 
 
-def resolve(tree: Tree, formation: str | None) -> Tree:
+def resolve(tree: Tree, formation: str) -> Tree:
     """Take the formation's block in, and drop what is not a setting."""
     out = dict(tree)
     out.pop("about", None)
-    blocks = out.pop("formations", {}) or {}
-    chosen = formation or out.get("formation", "sync")
-    return lay_over(out, blocks.get(chosen, {}) | {"formation": chosen})
+    blocks = out.pop("formations", None) or {}
+    if not isinstance(blocks, Mapping) or not isinstance(blocks.get(formation, {}), Mapping):
+        raise UserError("formations: must be a mapping of settings for each formation")
+    return lay_over(out, blocks.get(formation, {}))

@@ -189,6 +189,10 @@ class Actor:
         self.episode_return = np.array(saved.arrays["episode_return"])
         self.episode_length = np.array(saved.arrays["episode_length"])
         restore_generator(self.rng, saved.data["rng"])
+        lost = self.envs.lost_episodes
+        self.reset[lost] = True
+        self.episode_return[lost] = 0.0
+        self.episode_length[lost] = 0
 
     def close(self) -> None:
         """Close the environments."""

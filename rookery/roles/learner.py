@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from rookery.algos.algorithm import Algorithm
+from rookery.algos.on_policy import explained_variance
 from rookery.core.errors import RunFailed
 from rookery.core.ports import ExperienceSource, ParamSink
 from rookery.core.records import Rollout
@@ -119,7 +120,7 @@ class Learner:
                 f"the gradient became {means['grad_norm']} at step {self.steps}: lower --lr, "
                 "set optimizer.max_grad_norm, or normalise observations and rewards"
             )
-        return means | {"lr": lr}
+        return means | {"lr": lr, "explained_variance": float(explained_variance(batch))}
 
     def _report(self, rollout: Rollout, metrics: dict[str, float]) -> Update:
         ended = rollout.episode_length > 0

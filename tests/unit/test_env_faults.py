@@ -172,6 +172,18 @@ def test_alarms_of_others_reach_their_handler() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
+def test_timers_of_others_go_on_afterwards() -> None:
+    before = signal.signal(signal.SIGALRM, lambda signum, frame: None)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 50.0)
+        with Deadline(5.0):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] <= 5.0
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 40.0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_deadlines_of_other_threads_do_nothing() -> None:
     outcome: list[str] = []
 

@@ -1,0 +1,343 @@
+"""Which settings there are for an algorithm and a formation, of which type, and what they mean.
+
+Every source of settings (recipe, file, flags, Python) is a tree of plain data. Trees are laid over
+each other, and the result becomes dataclasses here, by jsonargparse::
+
+    schema = Schema("ppo", "sync")
+    schema.check_keys(tree)
+    config = schema.build(tree)
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import types
+import typing
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any, Literal, NoReturn
+
+from jsonargparse import ArgumentParser, set_parsing_settings
+
+from rookery.algos.algorithm import algorithm_names, config_class
+from rookery.cli.arguments import seconds
+from rookery.core.errors import UserError, near_names
+from rookery.core.schedule import LinearSchedule
+from rookery.envs.make import EnvConfig
+from rookery.nets.actor_critic import PolicyConfig
+from rookery.params.optimizer import OptimizerConfig
+from rookery.programs.formations import FORMATIONS, formation_config_class
+from rookery.recipes.catalog import Tree, parse_value
+from rookery.roles.evaluator import EvalConfig
+from rookery.runs.config import CheckpointConfig, EngineName, MetricsConfig, RunConfig
+from rookery.runs.supervise import SuperviseConfig
+
+set_parsing_settings(docstring_parse_attribute_docstrings=True)
+
+_TOP: dict[str, tuple[Any, Any, str]] = {
+    "engine": (EngineName, "inline", "inline: one thread; local: a process per role."),
+    "device": (str, "cpu", "Where policies act and learn: cpu, cuda, cuda:1 ..."),
+    "seed": (int, 0, "Every random stream of the run is derived from it."),
+    "total_steps": (int, 1_000_000, "Environment steps in all."),
+    "time_limit_secs": (float | None, None, "End properly after this long, as 90s, 15m or 2h."),
+    "stop_at": (float | None, None, "Stop when this mean score is reached; none: never."),
+    "name": (str, "", "Name of the run directory; empty: the recipe or environment."),
+    "tags": (tuple[str, ...], (), "Words to find the run by."),
+}
+
+_SECTIONS: dict[str, type[Any]] = {
+    "env": EnvConfig,
+    "policy": PolicyConfig,
+    "optimizer": OptimizerConfig,
+    "eval": EvalConfig,
+    "checkpoint": CheckpointConfig,
+    "metrics": MetricsConfig,
+    "supervise": SuperviseConfig,
+}
+
+CHOICES = ("recipe", "algo", "formation")
+"""Settings that decide which other settings there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its type and what it means."""
+
+    kind: Any
+    about: str
+
+
+class _Parser(ArgumentParser):
+    """Raises instead of printing usage and exiting."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        raise _RefusedError(message)
+
+
+class _RefusedError(ValueError):
+    """jsonargparse did not accept a value."""
+
+
+class Schema:
+    """The settings of runs with one algorithm and one formation."""
+
+    def __init__(self, algo: str, formation: str) -> None:
+        self.algo, self.formation = algo, formation
+        blocks = {algo: config_class(algo), formation: formation_config_class(formation)}
+        self.sections: dict[str, type[Any]] = {**_SECTIONS, **blocks}
+        self.kinds: dict[str, Any] = {name: kind for name, (kind, _, _) in _TOP.items()}
+        for section, cls in self.sections.items():
+            hints = typing.get_type_hints(cls)
+            self.kinds |= {f"{section}.{f.name}": hints[f.name] for f in fields(cls)}
+
+    @cached_property
+    def short_flags(self) -> dict[str, str]:
+        """Short flags, as written in Python, and the settings they stand for."""
+        return {
+            "steps": "total_steps",
+            "time_limit": "time_limit_secs",
+            "envs": "env.num_envs",
+            "actors": f"{self.formation}.num_actors",
+            "gamma": f"{self.algo}.gamma",
+            "lr": "optimizer.lr",
+            "log_every": "metrics.every_steps",
+            "save_every": "checkpoint.every_steps",
+            "eval_every": "eval.every_steps",
+        }
+
+    @cached_property
+    def _parser(self) -> _Parser:
+        parser = _Parser(exit_on_error=False, default_env=False, add_help=False)
+        for name, (kind, default, about) in _TOP.items():
+            parser.add_argument(f"--{name}", type=kind, default=default, help=about)
+        for name, section in self.sections.items():
+            parser.add_argument(f"--{name}", type=section)
+        return parser
+
+    @cached_property
+    def settings(self) -> dict[str, Setting]:
+        """All settings by their path, with what their docstrings say."""
+        about = {action.dest: action.help or "" for action in self._parser._actions}
+        return {path: Setting(kind, about.get(path, "")) for path, kind in self.kinds.items()}
+
+    # ---- from what people write to a tree ------------------------------------------------------
+
+    def path_of(self, name: str) -> str | None:
+        """The setting that a flag (without dashes) stands for; None if there is none."""
+        head, dot, tail = name.partition(".")
+        path = self.short_flags.get(head, head) + dot + tail
+        known = path in self.kinds or path in CHOICES or self._leads_into_mapping(path)
+        return path if known else None
+
+    def _leads_into_mapping(self, path: str) -> bool:
+        """Whether ``path`` is an entry of a mapping, as env.kwargs.x or optimizer.lr.start."""
+        parent, _, entry = path.rpartition(".")
+        return parent in self.kinds and _may_have(self.kinds[parent], entry)
+
+    def hint(self, name: str, write: Callable[[str], str] = str) -> str:
+        """What someone may have meant who wrote the unknown ``name``, as ``write`` writes it."""
+        section = name.partition(".")[0]
+        if section in (*algorithm_names(), *FORMATIONS) and section not in self.sections:
+            kind = "algo" if section in algorithm_names() else "formation"
+            return f": this run uses {kind} {getattr(self, kind)}; choose {kind} {section} for it"
+        known = [write(known) for known in (*self.short_flags, *self.kinds, *CHOICES)]
+        close = near_names(write(name), known) or near_names(write(f"{self.algo}.{name}"), known)
+        return close or "; `rookery train RECIPE --help` lists all"
+
+    def value(self, path: str, text: str) -> Any:
+        """``text`` of a flag as plain data for the setting at ``path``."""
+        kind = self.kinds.get(path, Any)
+        if _is_optional(kind) and text in ("none", "null"):
+            return None
+        if path == "time_limit_secs":
+            return seconds(text)
+        if _is_text(kind):
+            return text
+        if _is_list(kind) and not text.startswith("["):
+            text = f"[{text}]"
+        value = parse_value(text)
+        whole = isinstance(value, float) and value.is_integer() and kind in (int, int | None)
+        return int(value) if whole else value
+
+    # ---- from a tree to a configuration --------------------------------------------------------
+
+    def check_keys(self, tree: Tree, where: str = "") -> None:
+        """Refuse keys that do not exist, with near names; ``where`` says whose tree it is."""
+        top = [*(name for name in self.kinds if "." not in name), *self.sections, *CHOICES]
+        for key, value in tree.items():
+            if key not in top:
+                raise _unknown(where, str(key), top)
+            if key not in self.sections:
+                continue
+            if not isinstance(value, Mapping):
+                raise UserError(f"{where}{key}: must be a mapping of settings, got {value!r}")
+            known = [field.name for field in fields(self.sections[key])]
+            for name in value:
+                if name not in known:
+                    raise _unknown(where, f"{key}.{name}", [f"{key}.{k}" for k in known])
+
+    def build(self, tree: Tree) -> RunConfig:
+        """The configuration that ``tree`` describes; every value is checked."""
+        if not (tree.get("env") or {}).get("id"):
+            raise UserError("env.id is missing: name a recipe or an environment, or set env.id")
+        plain = {key: value for key, value in tree.items() if key not in CHOICES}
+        self._check_schedules(plain)
+        values = self._instances(plain)
+        try:
+            return RunConfig(
+                recipe=str(tree.get("recipe") or ""),
+                algo=self.algo,
+                formation=self.formation,
+                algo_config=values.pop(self.algo),
+                formation_config=values.pop(self.formation),
+                **values,
+            )
+        except UserError as error:
+            raise self._named(error) from error
+
+    def _instances(self, tree: Tree) -> dict[str, Any]:
+        parser = self._parser
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                parsed = parser.parse_object(tree)
+                instances = _instantiate(parser)(parsed)
+        except UserError as error:
+            raise self._named(error) from error
+        except (argparse.ArgumentError, TypeError, KeyError, ValueError) as error:
+            raise UserError(self._explain(str(error), tree)) from error
+        return dict(vars(instances))
+
+    def _check_schedules(self, tree: Tree) -> None:
+        """Schedules first: jsonargparse would only say that they are no numbers."""
+        for path, kind in self.kinds.items():
+            value = _lookup(tree, path)
+            if LinearSchedule not in typing.get_args(kind) or not isinstance(value, Mapping):
+                continue
+            known = [field.name for field in fields(LinearSchedule)]
+            for name in value:
+                if name not in known:
+                    raise _unknown("", f"{path}.{name}", [f"{path}.{k}" for k in known])
+            needed = [f.name for f in fields(LinearSchedule) if f.default is MISSING]
+            missing = [name for name in needed if name not in value]
+            if missing:
+                raise UserError(f"{path}: a schedule needs {', '.join(needed)}; add {missing[0]}")
+            try:
+                LinearSchedule(**value)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from error
+            except TypeError as error:
+                raise UserError(f"{path}: a schedule is made of numbers, got {value!r}") from error
+
+    def _explain(self, message: str, tree: Tree) -> str:
+        """What jsonargparse complains about, in one line: which key, what it takes, what it got."""
+        found = re.search(r'[Kk]ey "([\w.]+)"', message)
+        path = found.group(1) if found else ""
+        while path and path not in self.kinds:
+            path = path.rpartition(".")[0]
+        if not path:
+            return " ".join(message.split())
+        kind, value = self.kinds[path], _lookup(tree, path)
+        hint = near_names(value, _literals(kind)) if isinstance(value, str) else ""
+        return f"{path}: must be {describe(kind)}, got {value!r}{hint}"
+
+    def _named(self, error: UserError) -> UserError:
+        """Components call themselves algo and formation; people know them by their names."""
+        text = re.sub(r"^algo\.", f"{self.algo}.", str(error))
+        return type(error)(re.sub(r"^formation\.", f"{self.formation}.", text))
+
+
+def drop_other_blocks(tree: Tree, algo: str, formation: str) -> Tree:
+    """``tree`` without the blocks of algorithms and formations that were not chosen."""
+    others = {*algorithm_names(), *FORMATIONS} - {algo, formation}
+    return {key: value for key, value in tree.items() if key not in others}
+
+
+def as_flag(name: str) -> str:
+    """A setting or short flag as it is typed."""
+    return f"--{name}" if "." in name else f"--{name.replace('_', '-')}"
+
+
+def describe(kind: Any) -> str:
+    """A type in words."""
+    if kind in _WORDS:
+        return _WORDS[kind]
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, args))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe(arg) for arg in args)
+    if origin is tuple and args and args[-1] is not Ellipsis:
+        return f"a list of {len(args)}, each {describe(args[0])}"
+    if origin in (list, tuple):
+        return f"a list, each {describe(args[0])}"
+    return "a mapping"
+
+
+_WORDS: dict[Any, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    type(None): "null",
+    LinearSchedule: "a schedule {start, end, until_steps}",
+}
+
+
+def _unknown(where: str, path: str, known: list[str]) -> UserError:
+    hint = near_names(path, known) or "; see `rookery train RECIPE --print_config`"
+    return UserError(f"{where}{path}: unknown setting{hint}")
+
+
+def _instantiate(parser: ArgumentParser) -> Callable[[Any], Any]:
+    """The method of this name in newer and in older versions of jsonargparse."""
+    method: Callable[[Any], Any] = (
+        getattr(parser, "instantiate", None) or parser.instantiate_classes
+    )
+    return method
+
+
+def _lookup(tree: Mapping[str, Any], path: str) -> Any:
+    value: Any = tree
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if union else (kind,)
+
+
+def _is_optional(kind: Any) -> bool:
+    return type(None) in _options(kind)
+
+
+def _literals(kind: Any) -> list[str]:
+    return [
+        str(value)
+        for option in _options(kind)
+        if typing.get_origin(option) is Literal
+        for value in typing.get_args(option)
+    ]
+
+
+def _is_text(kind: Any) -> bool:
+    return any(option is str or typing.get_origin(option) is Literal for option in _options(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    return any(typing.get_origin(option) in (list, tuple) for option in _options(kind))
+
+
+def _may_have(kind: Any, entry: str) -> bool:
+    """Whether a value of this type may be a mapping with ``entry`` in it."""
+    for option in _options(kind):
+        if typing.get_origin(option) is dict:
+            return True
+        if is_dataclass(option) and entry in {field.name for field in fields(option)}:
+            return True
+    return False
