@@ -9,6 +9,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 TEST_EXTRAS := dev
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-test
+# What others offer, for comparison, in an environment of its own.
+PEERS_VENV := .venv-peers
+PEERS_STAMP := $(PEERS_VENV)/.installed
 
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
@@ -36,7 +39,7 @@ format: $(TEST_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)
+bench: $(STAMP) $(PEERS_STAMP)
 	$(BIN)/python benchmarks/run.py
 
 # Debian packages that some tests need; none yet.
@@ -56,5 +59,10 @@ $(TEST_STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -e ".[$(TEST_EXTRAS)]"
 	@touch $(STAMP) $@
 
+$(PEERS_STAMP): benchmarks/peers.txt
+	$(PYTHON) -m venv $(PEERS_VENV)
+	PIP_CONSTRAINT= $(PEERS_VENV)/bin/python -m pip --disable-pip-version-check -q install -r benchmarks/peers.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) $(PEERS_VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

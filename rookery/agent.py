@@ -15,19 +15,23 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
 from rookery.cli.settings import config_from_tree
-from rookery.core.action import to_env_units
+from rookery.core.action import from_env_form, to_env_form
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
-from rookery.core.spec import Array, Arrays, LeafSpec
+from rookery.core.spec import ACTION_MASK, Array, Arrays, LeafSpec
 from rookery.core.tensors import Tensors
 from rookery.nets.actor_critic import ActorCritic
+from rookery.recipes.catalog import parse_yaml
 from rookery.roles.learner import load_weights
-from rookery.runs.checkpoint import Checkpoint, find_checkpoint, load_checkpoint
+from rookery.runs.checkpoint import Checkpoint, load_checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
+from rookery.runs.start import best_or_latest
+
+_PLAIN = "obs"
+"""Name of the one leaf of an observation that is neither a mapping nor a tuple."""
 
 
 class Agent:
@@ -39,41 +43,75 @@ class Agent:
         self.rng = np.random.default_rng(seed)
 
     def act(
-        self, obs: Any, state: Tensors | None = None, deterministic: bool = False
+        self,
+        obs: Any,
+        state: Tensors | None = None,
+        deterministic: bool = False,
+        *,
+        action_mask: Any = None,
     ) -> tuple[Any, Tensors]:
         """The action for one observation, or actions for a batch of them, and the new state.
 
-        ``obs`` is what the environment returned: an array, a number, or a mapping or tuple of them.
-        ``state`` is what the call before returned; None at the start of an episode.
+        ``obs`` is what the environment returned: an array, a number, or a mapping or tuple of them;
+        a batch has one more axis in front. ``state`` is what the call before returned; None at the
+        start of an episode. ``action_mask`` is 0 at forbidden choices (default: none is), for
+        agents trained with one. The action is what ``env.step`` takes.
         """
         leaves, many = self._leaves(obs)
         num = len(next(iter(leaves.values())))
+        if ACTION_MASK in self.signature.obs:
+            leaves[ACTION_MASK] = self._mask(action_mask, num)
         fresh = state is None
-        state = self.policy.initial_state(num) if state is None else state
+        state = self.policy.initial_state(num) if state is None else self._checked(state, num)
         reset = torch.full((num,), fresh)
         rng = None if deterministic else self.rng
         with torch.inference_mode():
             tensors = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
             out, state = self.policy.step(tensors, state, reset, rng)
-        action = self._to_env(out.action.cpu().numpy())
-        return (action if many else action[0]), state
-
-    def _to_env(self, action: Array) -> Array:
-        leaf = self.signature.action
-        fitted = to_env_units(leaf, action)
-        return fitted.reshape(len(action), *leaf.shape)
+        action = to_env_form(self.signature.action, out.action.cpu().numpy())
+        if many:
+            return action, state
+        one = action[0]
+        return (one.item() if self.signature.action.kind == "discrete" else np.asarray(one)), state
 
     def _leaves(self, obs: Any) -> tuple[Arrays, bool]:
-        found = _by_name(obs)
-        specs = self.signature.obs
+        """Leaves ``[B, ...]`` as they are carried, and whether ``obs`` was a batch."""
+        specs = {name: leaf for name, leaf in self.signature.obs.items() if name != ACTION_MASK}
+        plain = set(specs) == {_PLAIN} and not isinstance(obs, Mapping)
+        found = {_PLAIN: obs} if plain else _by_name(obs)
         if set(found) != set(specs):
             raise UserError(f"the agent observes {sorted(specs)}, but was given {sorted(found)}")
-        arrays = {name: np.asarray(found[name], leaf.dtype) for name, leaf in specs.items()}
-        many = {_is_batch(name, arrays[name], leaf) for name, leaf in specs.items()}
-        if len(many) != 1:
-            raise UserError("some parts of the observation are batches and some are not")
+        values = {name: np.asarray(found[name]) for name in specs}
+        many = {_is_batch(name, values[name], leaf) for name, leaf in specs.items()}
+        if len(many) != 1 or len({len(value) for value in values.values() if many == {True}}) > 1:
+            raise UserError(
+                "the parts of the observation are not of one batch; give each the same first axis"
+            )
         batch = many.pop()
-        return {name: array if batch else array[None] for name, array in arrays.items()}, batch
+        if not batch:
+            values = {name: value[None] for name, value in values.items()}
+        return {name: from_env_form(leaf, values[name]) for name, leaf in specs.items()}, batch
+
+    def _mask(self, mask: Any, num: int) -> Array:
+        leaf = self.signature.obs[ACTION_MASK]
+        wanted = np.ones(leaf.shape) if mask is None else np.asarray(mask)
+        try:
+            return np.ascontiguousarray(np.broadcast_to(wanted, (num, *leaf.shape)), leaf.dtype)
+        except ValueError:
+            raise UserError(
+                f"action_mask has shape {list(wanted.shape)}; give {list(leaf.shape)} "
+                f"or {[num, *leaf.shape]}"
+            ) from None
+
+    def _checked(self, state: Tensors, num: int) -> Tensors:
+        for name in self.policy.state_spec:
+            if name not in state or len(state[name]) != num:
+                have = len(state[name]) if name in state else "none"
+                raise UserError(
+                    f"the state is of {have} observations, but {num} were given; pass the state "
+                    "that act returned for these, or None to begin episodes"
+                )
+        return state
 
 
 def _by_name(obs: Any, prefix: str = "") -> dict[str, Any]:
@@ -83,7 +121,7 @@ def _by_name(obs: Any, prefix: str = "") -> dict[str, Any]:
     elif isinstance(obs, tuple):
         items = enumerate(obs)
     else:
-        return {prefix or "obs": obs}
+        return {prefix or _PLAIN: obs}
     out: dict[str, Any] = {}
     for key, value in items:
         out |= _by_name(value, f"{prefix}.{key}" if prefix else str(key))
@@ -91,12 +129,13 @@ def _by_name(obs: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _is_batch(name: str, array: Array, leaf: LeafSpec) -> bool:
-    if array.shape == leaf.shape:
+    shape = leaf.shape if leaf.env_form is None else leaf.env_form.shape
+    if array.shape == shape:
         return False
-    if array.shape[1:] == leaf.shape and array.ndim == len(leaf.shape) + 1:
+    if array.shape[1:] == shape and array.ndim == len(shape) + 1 and len(array):
         return True
     raise UserError(
-        f"observation '{name}' has shape {list(array.shape)}; the agent takes {list(leaf.shape)} "
+        f"observation '{name}' has shape {list(array.shape)}; the agent takes {list(shape)} "
         "or a batch of these"
     )
 
@@ -108,9 +147,11 @@ def load(run: str | Path, checkpoint: str | None = None, *, seed: int = 0) -> Ag
 
 def load_policy(path: Path, which: str | None = None) -> tuple[ActorCritic, RunConfig, Checkpoint]:
     """Policy, configuration and checkpoint (its ``weights`` part) of a run."""
-    found = find_checkpoint(path, which)
-    config = load_config(run_of(found))
-    checkpoint = load_checkpoint(found, parts=["weights"])
+    if which is None:
+        checkpoint = best_or_latest(path, ["weights"])
+    else:
+        checkpoint = load_checkpoint(path, which, ["weights"])
+    config = load_config(run_of(checkpoint.path))
     weights = checkpoint.parts["weights"]
     policy = ActorCritic(config.policy, Signature.from_json(weights.data["signature"]))
     load_weights(policy, weights)
@@ -125,4 +166,11 @@ def run_of(checkpoint: Path) -> RunDirectory:
 
 def load_config(run: RunDirectory) -> RunConfig:
     """The resolved configuration of a run."""
-    return config_from_tree(yaml.safe_load(run.config_path.read_text("utf-8")))
+    path = run.config_path
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"cannot read {path} ({error}); without it a run's checkpoints cannot be used"
+        ) from error
+    return config_from_tree(parse_yaml(text, str(path)))

@@ -9,24 +9,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
-from rookery.agent import load_config, load_policy
-from rookery.cli.settings import config_from_tree, short_flags
+from rookery.agent import load_config, load_policy, run_of
+from rookery.cli.settings import revised, settings_from_python
 from rookery.core.errors import UserError
+from rookery.core.signature import Signature
+from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
-from rookery.envs.make import register_callable
-from rookery.recipes.catalog import Tree, lay_over, load_recipe, recipe_names, resolve
+from rookery.envs.make import is_callable_id
+from rookery.nets.actor_critic import ActorCritic
+from rookery.programs.formations import build_program
+from rookery.programs.validate import validate
+from rookery.roles.build import build_policy, probe
 from rookery.roles.evaluator import evaluate as evaluate_policy
-from rookery.runs.checkpoint import Checkpoint, find_checkpoint, load_checkpoint
+from rookery.roles.learner import load_weights
+from rookery.runs.checkpoint import MANIFEST, Checkpoint, CheckpointStore, load_checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory, RunState
-from rookery.runs.session import Callbacks
+from rookery.runs.session import Callbacks, Outcome
+from rookery.runs.start import starting_weights
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -78,18 +87,69 @@ def train(
     ``settings`` are short flags (``seed=1, steps=50_000, lr=1e-3``) or sections
     (``env={"num_envs": 32}, ppo={"clip": 0.1}``).
     """
+    return start_run(
+        settings_from_python(what, settings),
+        path=Path(run) if run is not None else None,
+        init_from=Path(init_from) if init_from is not None else None,
+        callbacks=Callbacks(on_update, on_episode, on_evaluation),
+    )
+
+
+def resume(
+    run: str | Path,
+    *,
+    on_update: Callback | None = None,
+    on_episode: Callback | None = None,
+    on_evaluation: Callback | None = None,
+    **settings: Any,
+) -> Run:
+    """Go on with a run from its newest checkpoint; ``steps`` is the new total.
+
+    A run that was solved stays as it is unless ``stop_at`` is given (None: train on).
+    """
+    saved = SavedRun.find(Path(run))
+    config = revised(saved.config, settings)
     callbacks = Callbacks(on_update, on_episode, on_evaluation)
-    start = Path(init_from) if init_from is not None else None
-    config = _settings(what, settings)
-    return start_run(config, path=Path(run) if run else None, callbacks=callbacks, init_from=start)
+    return continue_run(saved, config, callbacks, new_goal="stop_at" in settings)
 
 
-def resume(run: str | Path, *, callbacks: Callbacks | None = None, **settings: Any) -> Run:
-    """Go on with a run from its newest checkpoint; ``steps`` is the new total."""
-    directory = RunDirectory.open(Path(run))
-    config = load_config(directory)
-    tree = lay_over(config.to_tree(), _tree_of(settings, config.algo, config.formation))
-    return continue_run(directory, config_from_tree(tree), callbacks or Callbacks())
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run on disk and where in it to go on."""
+
+    directory: RunDirectory
+    config: RunConfig
+    start: Path
+    """The run (its newest valid checkpoint), or one checkpoint."""
+
+    @classmethod
+    def find(cls, path: Path) -> SavedRun:
+        """The run that ``path`` means: a run directory, or a checkpoint inside one."""
+        is_checkpoint = (path / MANIFEST).is_file()
+        directory = run_of(path.resolve()) if is_checkpoint else RunDirectory.open(path)
+        return cls(directory, load_config(directory), path if is_checkpoint else directory.path)
+
+    def load(self) -> Checkpoint:
+        """The checkpoint to go on from."""
+        path = self.directory.path
+        if not CheckpointStore(self.directory.checkpoints).steps_available():
+            raise UserError(
+                f"{path} has no checkpoint to go on from; "
+                f"`rookery train --config {self.directory.config_path}` begins it again"
+            )
+        return load_checkpoint(self.start, None if self.start != path else "latest")
+
+    def settled(self, config: RunConfig, checkpoint: Checkpoint, new_goal: bool) -> Outcome | None:
+        """Why there is nothing left to train, None if there is something."""
+        status = self.directory.read_status()
+        if status is None or self.start != self.directory.path:
+            return None
+        if status.state == "solved" and not new_goal:
+            return Outcome("solved", f"{status.reason}; --stop-at none trains it further")
+        if status.state == "finished" and checkpoint.steps >= config.total_steps:
+            done = f"{checkpoint.steps:,} of {config.total_steps:,} steps are done"
+            return Outcome("finished", f"nothing to do, {done}; a larger --steps trains it further")
+        return None
 
 
 def start_run(
@@ -100,32 +160,73 @@ def start_run(
     init_from: Path | None = None,
     announce: Callable[[RunDirectory], None] = lambda run: None,
 ) -> Run:
-    """A new run directory, trained to its end."""
-    start = None
-    if init_from is not None:
-        start = load_checkpoint(find_checkpoint(init_from, None), parts=["weights"])
+    """A new run directory, trained to its end. Whatever can be refused is, before it exists."""
+    start = starting_weights(init_from) if init_from is not None else None
+    signature = check(config, start)
     directory = RunDirectory.create(path, name=config.name or config.recipe or config.env.id)
     announce(directory)
-    return _sitting(Job(config, directory, callbacks or Callbacks(), init_from=start))
+    job = Job(config, directory, callbacks or Callbacks(), init_from=start, signature=signature)
+    return _sitting(job)
 
 
-def continue_run(directory: RunDirectory, config: RunConfig, callbacks: Callbacks) -> Run:
-    """Another sitting of an existing run."""
-    checkpoint: Checkpoint = load_checkpoint(directory.path, "latest")
-    return _sitting(Job(config, directory, callbacks, resume=checkpoint))
+def continue_run(
+    saved: SavedRun, config: RunConfig, callbacks: Callbacks, *, new_goal: bool = False
+) -> Run:
+    """Another sitting of an existing run; ``new_goal``: the score to stop at was given anew."""
+    checkpoint = saved.load()
+    settled = saved.settled(config, checkpoint, new_goal)
+    if settled is not None:
+        updates = checkpoint.parts["learner"].data["updates"]
+        wall_secs = checkpoint.parts["session"].data["wall_secs"]
+        return Run(saved.directory.path, Finish(settled, checkpoint.steps, updates, wall_secs))
+    signature = check(config)
+    job = Job(config, saved.directory, callbacks, resume=checkpoint, signature=signature)
+    return _sitting(job)
+
+
+def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
+    """Refuse what cannot run, before anything is written; what the environment shows and takes."""
+    if config.engine != "inline" and is_callable_id(config.env.id):
+        raise UserError(
+            f"engine {config.engine} starts other processes, which cannot see a Python callable: "
+            "put it in a module and train 'module:name', or use engine inline"
+        )
+    validate(build_program(config), config.engine, carries(config.engine))
+    signature = probe(config)
+    policy = build_policy(config, signature)
+    if start is not None:
+        _check_start(start, policy, config)
+    return signature
+
+
+def _check_start(start: Checkpoint, policy: ActorCritic, config: RunConfig) -> None:
+    """Refuse to start from weights of another task or another network."""
+    weights = start.parts["weights"]
+    saved = weights.data.get("signature")
+    difference = Signature.from_json(saved).difference(policy.signature) if saved else None
+    if difference is not None:
+        raise UserError(
+            f"--init-from {start.path}: it was trained in another environment ({difference}); "
+            f"give a run of one like {config.env.id}"
+        )
+    try:
+        load_weights(policy, weights)
+    except UserError as error:
+        raise UserError(f"--init-from {start.path}: {error}") from error
 
 
 def _sitting(job: Job) -> Run:
     run, config = job.run, job.config
     with run.lock():
         run.write_config(yaml.safe_dump(config.to_tree(), sort_keys=False))
-        run.write_meta({"seed": config.seed})
+        run.write_meta({"seed": config.seed, "recipe": config.recipe, "tags": list(config.tags)})
         run.write_status("running", steps=job.resume.steps if job.resume else 0)
         try:
             finish = _engine(config.engine)(job)
         except BaseException as error:
             state: RunState = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            run.write_status(state, reason=str(error) or type(error).__name__)
+            reason = str(error) or type(error).__name__
+            run.write_status(state, reason=reason, steps=job.resume.steps if job.resume else 0)
             raise
         outcome = finish.outcome
         ended: RunState = "finished" if outcome.state == "stopped" else outcome.state
@@ -154,42 +255,32 @@ def evaluate_run(
     num_envs: int | None = None,
 ) -> dict[str, Any]:
     """Play whole episodes with a saved policy; see :meth:`Run.evaluate`."""
-    if episodes < 1:
-        raise UserError(f"--episodes: must be at least 1, got {episodes}")
+    for name, value, low in (("episodes", episodes, 1), ("seed", seed, 0)):
+        if value < low:
+            raise UserError(f"--{name}: must be at least {low}, got {value}")
+    if max_steps is not None and max_steps < 1:
+        raise UserError(f"--max-steps: must be at least 1, got {max_steps}")
     policy, config, found = load_policy(path, checkpoint)
     mode = config.eval.deterministic if deterministic is None else deterministic
-    result = evaluate_policy(
-        policy,
-        replace(config.env),
-        episodes=episodes,
-        seed=seed,
-        deterministic=mode,
-        max_steps=max_steps if max_steps is not None else config.eval.max_steps,
-        num_envs=num_envs or config.eval.num_envs,
-    )
+    with _threads(config.formation_config.learner_threads):
+        result = evaluate_policy(
+            policy,
+            config.env,
+            episodes=episodes,
+            seed=seed,
+            deterministic=mode,
+            max_steps=max_steps if max_steps is not None else config.eval.max_steps,
+            num_envs=num_envs or config.eval.num_envs,
+        )
     return result.summary() | {"checkpoint_steps": found.steps, "deterministic": mode}
 
 
-def _settings(what: str | Callable[..., Any], settings: dict[str, Any]) -> RunConfig:
-    formation = settings.get("formation")
-    if callable(what):
-        tree: Tree = {"env": {"id": register_callable(what)}}
-    elif what in recipe_names():
-        tree = load_recipe(what)
-    else:
-        tree = {"env": {"id": what}}
-    if not callable(what):
-        tree["recipe"] = what
-    tree = resolve(tree, formation)
-    algo = settings.get("algo") or tree.get("algo", "ppo")
-    return config_from_tree(lay_over(tree, _tree_of(settings, algo, tree["formation"])))
-
-
-def _tree_of(settings: dict[str, Any], algo: str, formation: str) -> Tree:
-    """Keyword arguments as nested settings: short flags written out."""
-    short = {flag.replace("-", "_"): path for flag, path in short_flags(algo, formation).items()}
-    tree: Tree = {}
-    for name, value in settings.items():
-        top, _, leaf = short.get(name, name).partition(".")
-        tree = lay_over(tree, {top: {leaf: value}} if leaf else {top: value})
-    return tree
+@contextlib.contextmanager
+def _threads(num_threads: int) -> Iterator[None]:
+    """Compute with this many threads: for small networks more are slower, and round otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

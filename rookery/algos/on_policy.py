@@ -106,18 +106,18 @@ class Batch:
 class RewardNormalizer:
     """Divides rewards by the running deviation of the discounted return of each environment."""
 
-    def __init__(self, gamma: float) -> None:
+    def __init__(self, gamma: float, device: torch.device) -> None:
         self.gamma = gamma
-        self.moments = RunningMoments(())
-        self.past = torch.zeros(0)
+        self.moments = RunningMoments(()).to(device)
+        self.past = torch.zeros(0, device=device)
 
-    def __call__(self, reward: Tensor, reset: Tensor) -> Tensor:
-        """Normalised rewards ``[T, B]``; updates the statistics first."""
+    def __call__(self, reward: Tensor, reset: Tensor, mask: Tensor) -> Tensor:
+        """Normalised rewards ``[T, B]``; updates the statistics, where ``mask``, first."""
         if self.past.shape[0] != reward.shape[1]:
-            self.past = torch.zeros(reward.shape[1])
+            self.past = torch.zeros_like(reward[0])
         returns = discounted_returns(reward, reset, self.past, self.gamma)
         self.past = returns[-1].clone()
-        self.moments.update(returns.flatten())
+        self.moments.update(returns[mask])
         scale = (self.moments.var.float() + 1e-8).rsqrt()
         return torch.clamp(reward * scale, -10.0, 10.0)
 
@@ -127,7 +127,7 @@ class RewardNormalizer:
 
     def load(self, tensors: Tensors) -> None:
         """Continue from :meth:`tensors`."""
-        self.past = tensors["past"].clone()
+        self.past = tensors["past"].to(self.past.device, copy=True)
         for name, buffer in self.moments.named_buffers():
             buffer.copy_(tensors[name])
 
@@ -138,13 +138,15 @@ class Targets:
     def __init__(self, config: OnPolicyConfig, device: torch.device) -> None:
         self.config = config
         self.device = device
-        self.reward_normalizer = RewardNormalizer(config.gamma) if config.normalize_reward else None
+        self.reward_normalizer = (
+            RewardNormalizer(config.gamma, device) if config.normalize_reward else None
+        )
 
     def __call__(self, rollout: Rollout) -> Batch:
         """The batch of ``rollout``; arrays are shared, not copied, on the CPU."""
         reward = self._tensor(rollout.reward) * self.config.reward_scale
         if self.reward_normalizer is not None:
-            reward = self._normalize(reward, self._tensor(rollout.reset))
+            reward = self._normalize(reward, rollout)
         value = self._tensor(rollout.value)
         mask = self._tensor(rollout.mask).float()
         advantage = generalized_advantages(
@@ -171,12 +173,12 @@ class Targets:
             mask=mask,
         )
 
-    def _normalize(self, reward: Tensor, reset: Tensor) -> Tensor:
+    def _normalize(self, reward: Tensor, rollout: Rollout) -> Tensor:
         """One round of rollouts after the other: a block's columns are [rollout, actor, env]."""
         assert self.reward_normalizer is not None
-        rounds = self.config.rollouts_per_update
-        pairs = zip(reward.chunk(rounds, 1), reset[:-1].chunk(rounds, 1), strict=True)
-        return torch.cat([self.reward_normalizer(*pair) for pair in pairs], 1)
+        reset, mask = self._tensor(rollout.reset[:-1]), self._tensor(rollout.mask)
+        chunks = [t.chunk(self.config.rollouts_per_update, 1) for t in (reward, reset, mask)]
+        return torch.cat([self.reward_normalizer(*part) for part in zip(*chunks, strict=True)], 1)
 
     def state_tensors(self) -> Tensors:
         """Reward statistics, if there are any."""
@@ -201,7 +203,7 @@ def minibatches(
     flat = batch if recurrent else batch.flatten()
     count = batch.mask.shape[1] if recurrent else flat.mask.shape[0]
     order = torch.from_numpy(rng.permutation(count)).to(batch.mask.device)
-    for index in order.chunk(num_minibatches):
+    for index in order.tensor_split(num_minibatches):
         yield batch.columns(index) if recurrent else flat.samples(index)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ def main(argv: list[str]) -> int:
     """Evaluate and print."""
     parser = Arguments(prog="rookery eval", description=__doc__)
     parser.add_argument("run", type=Path, help="run directory, or a checkpoint inside one")
-    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--episodes", type=int, default=20, help="how many (default: 20)")
     parser.add_argument("--seed", type=int, default=0, help="first of one seed per episode")
     parser.add_argument("--max-steps", type=int, help="cut episodes after this many steps")
     parser.add_argument("--checkpoint", help="best, latest, or its steps (default: best if any)")
@@ -26,14 +27,16 @@ def main(argv: list[str]) -> int:
     chosen = True if args.deterministic else False if args.stochastic else None
     from rookery.training import evaluate_run
 
-    summary = evaluate_run(
-        args.run,
-        args.episodes,
-        seed=args.seed,
-        deterministic=chosen,
-        max_steps=args.max_steps,
-        checkpoint=args.checkpoint,
-    )
+    # Environments may print; standard output is for the result alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        summary = evaluate_run(
+            args.run,
+            args.episodes,
+            seed=args.seed,
+            deterministic=chosen,
+            max_steps=args.max_steps,
+            checkpoint=args.checkpoint,
+        )
     action = "most likely action" if summary["deterministic"] else "sampled actions"
     print(f"checkpoint {summary['checkpoint_steps']}, {action}", file=sys.stderr)
     print(json.dumps(summary) if args.json else _text(summary))

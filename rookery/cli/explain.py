@@ -98,4 +98,5 @@ def _shown(value: Any) -> str:
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:
     width = max(60, min(shutil.get_terminal_size().columns, 100))
+    text = " ".join(text.split())
     return textwrap.wrap(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent)

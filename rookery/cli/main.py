@@ -25,6 +25,10 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
+    # A console script does not look in the current directory, where people keep `my_env.py`. Last,
+    # so that nothing there stands in for an installed package.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         return _dispatch(args)
@@ -33,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except SystemExit as done:  # argparse after --help
+        return int(done.code or 0)
     except BrokenPipeError:
         # The reader went away, as in `rookery runs | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -39,10 +39,10 @@ class Lines:
     def finish(self, run: Run) -> None:
         """How it ended and what to do next."""
         finish = run.finish
-        word = "Solved!" if run.solved else finish.outcome.state
+        word = "Solved" if run.solved else finish.outcome.state
         self.say(
-            f"{word} {finish.outcome.reason}: {finish.steps:,} steps, {finish.updates:,} updates, "
-            f"{finish.wall_secs:.1f} s"
+            f"{word}: {finish.outcome.reason} ({finish.steps:,} steps, {finish.updates:,} updates, "
+            f"{finish.wall_secs:.1f} s)"
         )
         self.say(f"rookery eval {run.path}")
 

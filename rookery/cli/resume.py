@@ -38,16 +38,13 @@ def main(argv: list[str]) -> int:
             hint = near_names(flag, FLAGS) or f" (see `{PROG} --help`)"
             raise UserError(f"unknown flag --{flag}{hint}")
     from rookery.cli.settings import revised_by_flags
-    from rookery.training import continue_run, load_run
+    from rookery.training import SavedRun, continue_run
 
     lines = Lines(quiet="quiet" in words.switches)
-    saved = load_run(Path(path))
-    status = saved.directory.read_status()
-    if status is not None and status.state == "solved" and "stop_at" not in words.flags:
-        lines.say(f"{path} stopped as solved ({status.reason}); --stop-at none trains it further")
-        return 0
+    saved = SavedRun.find(Path(path))
     config = revised_by_flags(saved.config, words.flags)
-    run = continue_run(saved, config, Callbacks(on_record=[lines.record]))
+    callbacks = Callbacks(on_record=[lines.record])
+    run = continue_run(saved, config, callbacks, new_goal="stop_at" in words.flags)
     lines.finish(run)
     return exit_code(run)
 

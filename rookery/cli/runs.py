@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from pathlib import Path
 
 from rookery.cli.arguments import Arguments
 from rookery.runs.directory import list_runs
 
+DEFAULT = Path("runs")
+
 
 def main(argv: list[str]) -> int:
     """List the runs, newest first."""
     parser = Arguments(prog="rookery runs", description=__doc__)
-    parser.add_argument("root", type=Path, nargs="?", default=Path("runs"))
+    parser.add_argument(
+        "root", type=Path, nargs="?", default=DEFAULT, help="where they are (default: runs)"
+    )
+    parser.add_argument("--tag", help="only runs with this tag")
     parser.add_argument("--json", action="store_true", help="pure JSON on standard output")
     args = parser.parse_args(argv)
-    runs = list_runs(args.root)
+    runs = list_runs(args.root) if args.root.exists() or args.root != DEFAULT else []
+    if args.tag is not None:
+        runs = [run for run in runs if args.tag in run.tags]
     if args.json:
         rows = [
             {
@@ -26,16 +34,18 @@ def main(argv: list[str]) -> int:
                 "steps": run.steps,
                 "best": run.best_score,
                 "last_activity": run.last_activity,
+                "tags": list(run.tags),
             }
             for run in runs
         ]
         print(json.dumps(rows))
         return 0
     if not runs:
-        print(f"no runs in {args.root}; `rookery train cartpole` makes one")
+        print(f"no runs in {args.root}; `rookery train cartpole` makes one", file=sys.stderr)
     for run in runs:
         score = run.best_score
         best = "-" if score is None else f"{score['return_mean']:.1f}"
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.last_activity))
-        print(f"{when}  {run.state:<12} {run.steps:>13,} steps  best {best:>9}  {run.path}")
+        tags = f"  [{', '.join(run.tags)}]" if run.tags else ""
+        print(f"{when}  {run.state:<12} {run.steps:>13,} steps  best {best:>9}  {run.path}{tags}")
     return 0

@@ -242,7 +242,12 @@ class Schema:
             return " ".join(message.split())
         kind, value = self.kinds[path], _lookup(tree, path)
         hint = near_names(value, _literals(kind)) if isinstance(value, str) else ""
-        return f"{path}: must be {describe(kind)}, got {value!r}{hint}"
+        return f"{self._label(path)}: must be {describe(kind)}, got {value!r}{hint}"
+
+    def _label(self, path: str) -> str:
+        """A setting as people know it: what has no section is known by its flag."""
+        short = next((name for name, target in self.short_flags.items() if target == path), path)
+        return path if "." in path else as_flag(short)
 
     def _named(self, error: UserError) -> UserError:
         """Components call themselves algo and formation; people know them by their names."""

@@ -25,3 +25,28 @@ def to_env_units(leaf: LeafSpec, action: Array) -> Array:
         scaled = low + (np.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
     free = np.clip(action, low, high)
     return np.where(bounded, scaled, free).astype(leaf.dtype, copy=False)
+
+
+def to_env_form(leaf: LeafSpec, action: Array) -> Array:
+    """Actions ``[B, n]`` of a policy as ``Env.step`` takes them: ``[B, ...]`` of its own shape."""
+    fitted = to_env_units(leaf, action)
+    form = leaf.env_form
+    if form is None:
+        return fitted.reshape(len(action), *leaf.shape)
+    moved = fitted.reshape(len(action), *leaf.shape).astype(form.dtype)
+    if leaf.low is not None or leaf.high is not None:
+        moved = np.clip(moved, leaf.low, leaf.high)  # rounding must not leave the bounds
+    moved = moved.reshape(len(action), *form.shape)
+    return moved + np.reshape(form.start, form.shape).astype(form.dtype) if form.start else moved
+
+
+def from_env_form(leaf: LeafSpec, value: Array) -> Array:
+    """An environment's own values, behind any batch axes, as they are carried."""
+    form = leaf.env_form
+    if form is None:
+        return np.asarray(value, leaf.dtype)
+    value = np.asarray(value)
+    if form.start:
+        value = value - np.reshape(form.start, form.shape)
+    batch = value.shape[: value.ndim - len(form.shape)]
+    return value.astype(leaf.dtype).reshape(*batch, *leaf.shape)

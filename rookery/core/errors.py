@@ -26,7 +26,7 @@ class RunFailed(UserError):  # noqa: N818 - says what happened
 
 def near_names(name: str, known: Iterable[str]) -> str:
     """A phrase like ``; did you mean 'cartpole'?`` for the nearest known names, or ``''``."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
     if not close:
         return ""
     return "; did you mean " + " or ".join(f"'{match}'" for match in close) + "?"

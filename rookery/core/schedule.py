@@ -6,6 +6,7 @@ continues the same curve.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rookery.core.errors import UserError
@@ -46,7 +47,10 @@ def value_at(schedule: Schedule, steps: int) -> float:
 
 
 def check_schedule(name: str, schedule: Schedule, *, low: float = 0.0) -> None:
-    """Refuse values below ``low`` anywhere on the schedule."""
+    """Refuse values below ``low``, and what is not finite, anywhere on the schedule."""
     ends = (schedule.start, schedule.end) if isinstance(schedule, LinearSchedule) else (schedule,)
-    if any(not end >= low for end in ends):
-        raise UserError(f"{name}: {min(ends)} is below {low}")
+    for end in ends:
+        if not end >= low:
+            raise UserError(f"{name}: {end} is below {low}")
+        if end == math.inf:
+            raise UserError(f"{name}: must be finite, got {end}")

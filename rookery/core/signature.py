@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rookery.core.spec import Array, LeafSpec
+from rookery.core.spec import Array, EnvForm, LeafSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,20 @@ def _bound_to_json(bound: Array | None) -> Any:
     return np.asarray(values).tolist()
 
 
+def form_to_json(form: EnvForm | None) -> dict[str, Any] | None:
+    """JSON data that :func:`form_from_json` reads back."""
+    if form is None:
+        return None
+    return {"shape": list(form.shape), "dtype": form.dtype.name, "start": list(form.start)}
+
+
+def form_from_json(data: Mapping[str, Any] | None) -> EnvForm | None:
+    """The inverse of :func:`form_to_json`."""
+    if data is None:
+        return None
+    return EnvForm(tuple(data["shape"]), np.dtype(data["dtype"]), tuple(data["start"]))
+
+
 def _leaf_to_json(leaf: LeafSpec) -> dict[str, Any]:
     return {
         "kind": leaf.kind,
@@ -78,16 +92,20 @@ def _leaf_to_json(leaf: LeafSpec) -> dict[str, Any]:
         "sizes": list(leaf.sizes),
         "low": _bound_to_json(leaf.low),
         "high": _bound_to_json(leaf.high),
+        "env_form": form_to_json(leaf.env_form),
     }
 
 
 def _leaf_from_json(data: Mapping[str, Any]) -> LeafSpec:
     shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
+    form = form_from_json(data.get("env_form"))
+    # Bounds are the environment's own: those of a float64 action would not survive float32.
+    precise = dtype if form is None else form.dtype
 
     def bound(value: Any) -> Array | None:
         if value is None:
             return None
-        return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype), shape))
+        return np.ascontiguousarray(np.broadcast_to(np.asarray(value, precise), shape))
 
     return LeafSpec(
         kind=data["kind"],
@@ -96,4 +114,5 @@ def _leaf_from_json(data: Mapping[str, Any]) -> LeafSpec:
         sizes=tuple(data["sizes"]),
         low=bound(data["low"]),
         high=bound(data["high"]),
+        env_form=form,
     )

@@ -41,11 +41,22 @@ class ArraySpec:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvForm:
+    """How an environment itself writes the values of a leaf."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    start: tuple[int, ...] = ()
+    """The first choice of each element of a discrete kind; () where choices count from 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeafSpec:
     """One leaf of an observation or action space.
 
     ``sizes`` holds the number of choices of each element for the two discrete kinds;
-    ``low``/``high`` are the bounds of a box (None where it is unbounded).
+    ``low``/``high`` are the bounds of a box (None where it is unbounded); ``env_form`` says how the
+    environment writes its values, where that is not how they are carried.
     """
 
     kind: LeafKind
@@ -54,6 +65,7 @@ class LeafSpec:
     sizes: tuple[int, ...] = ()
     low: Array | None = None
     high: Array | None = None
+    env_form: EnvForm | None = None
 
     @property
     def array(self) -> ArraySpec:

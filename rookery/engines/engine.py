@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from rookery.core.signature import Signature
 from rookery.runs.checkpoint import Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
@@ -24,6 +25,8 @@ class Job:
     """Go on from here exactly."""
     init_from: Checkpoint | None = None
     """Start with these weights, everything else new."""
+    signature: Signature | None = None
+    """What the environment shows and takes, if someone has asked it already."""
 
 
 @dataclass(slots=True)

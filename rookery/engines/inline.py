@@ -33,7 +33,7 @@ def run(job: Job) -> Finish:
     program = build_program(config)
     validate(program, "inline", carries("inline"))
     limit_threads(program.node("learner").num_threads)
-    signature = probe_env(config)
+    signature = job.signature or probe_env(config)
     actors, learner = _build(job, signature)
     session = Session(config, job.run, job.callbacks, fleet=lambda: _fleet(actors))
     try:
@@ -42,6 +42,8 @@ def run(job: Job) -> Finish:
             _loop(actors, learner, session, interrupt)
             session.finish(lambda: _parts(actors, learner))
             _evaluate_pending(session, learner, interrupt)
+            if interrupt.requested:
+                session.stop("interrupted", interrupt.reason)
     finally:
         session.close()
         for actor in actors:

@@ -39,7 +39,7 @@ def run(job: Job) -> Finish:
     """Carry the job's program to its end."""
     program = build_program(job.config)
     validate(program, "local", carries("local"))
-    driver = _Driver(job, program, probe(job.config))
+    driver = _Driver(job, program, job.signature or probe(job.config))
     with Interrupt() as interrupt:
         try:
             driver.launch(resume=job.resume.path.parent.parent if job.resume else None)

@@ -121,6 +121,11 @@ def register_callable(factory: Factory) -> str:
     return env_id
 
 
+def is_callable_id(env_id: str) -> bool:
+    """Whether only the process that registered this environment has it."""
+    return env_id.startswith(_CALLABLE)
+
+
 def make_env(config: EnvConfig, render_mode: str | None = None) -> AnyEnv:
     """One environment with its time limit, wrappers and frame stack."""
     kwargs = dict(config.kwargs)

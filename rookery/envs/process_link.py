@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rookery.core.signature import form_from_json, form_to_json
 from rookery.core.spec import Arrays, ArraySpec, LeafSpec
 
 _HEADER = struct.Struct("<cQ")
@@ -148,7 +149,8 @@ def pack_leaves(obs: Mapping[str, LeafSpec], action: LeafSpec) -> bytes:
     arrays: Arrays = {}
     plain: list[list[Any]] = []
     for index, (name, leaf) in enumerate([*obs.items(), ("", action)]):
-        plain.append([name, leaf.kind, leaf.shape, leaf.dtype.str, leaf.sizes])
+        form = form_to_json(leaf.env_form)
+        plain.append([name, leaf.kind, leaf.shape, leaf.dtype.str, leaf.sizes, form])
         for side, bound in (("low", leaf.low), ("high", leaf.high)):
             if bound is not None:
                 arrays[f"{index}/{side}"] = bound
@@ -159,8 +161,8 @@ def unpack_leaves(payload: bytes) -> tuple[dict[str, LeafSpec], LeafSpec]:
     """The inverse of :func:`pack_leaves`."""
     arrays, plain = unpack_arrays(payload)
     leaves: list[tuple[str, LeafSpec]] = []
-    for index, (name, kind, shape, dtype, sizes) in enumerate(plain):
+    for index, (name, kind, shape, dtype, sizes, form) in enumerate(plain):
         low, high = (arrays.get(f"{index}/{side}") for side in ("low", "high"))
-        leaf = LeafSpec(kind, tuple(shape), np.dtype(dtype), tuple(sizes), low, high)
-        leaves.append((name, leaf))
+        carried = tuple(shape), np.dtype(dtype), tuple(sizes)
+        leaves.append((name, LeafSpec(kind, *carried, low, high, form_from_json(form))))
     return dict(leaves[:-1]), leaves[-1][1]

@@ -15,14 +15,14 @@ Shapes: B environments.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from rookery.core.errors import UserError
-from rookery.core.spec import ACTION_MASK, Array, Arrays, LeafSpec, LeafSpecs
+from rookery.core.spec import ACTION_MASK, Array, Arrays, EnvForm, LeafSpec, LeafSpecs
 
 PLAIN = "obs"
 """Name of the one leaf of a space that is neither Dict nor Tuple."""
@@ -159,7 +159,15 @@ def _obs_leaf(space: AnySpace, path: tuple[Any, ...]) -> ObsLeaf:
             "use Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these"
         )
     declared = np.dtype(space.dtype) if space.dtype is not None else spec.dtype
-    return ObsLeaf(name, path, spec, tuple(space.shape or ()), declared, start)
+    shape = tuple(space.shape or ())
+    if start is not None or shape != spec.shape:
+        spec = replace(spec, env_form=_env_form(shape, declared, start))
+    return ObsLeaf(name, path, spec, shape, declared, start)
+
+
+def _env_form(shape: tuple[int, ...], dtype: np.dtype[Any], start: Array | None) -> EnvForm:
+    first = () if start is None else tuple(int(choice) for choice in start.reshape(-1))
+    return EnvForm(shape, dtype, first)
 
 
 def _bounds(
@@ -174,6 +182,16 @@ def _bounds(
 
 def action_leaf(space: AnySpace) -> LeafSpec:
     """The leaf of an action space."""
+    leaf = _flat_action(space)
+    start = np.asarray(getattr(space, "start", 0), _INT64)
+    shape, dtype = tuple(space.shape or ()), np.dtype(space.dtype)
+    if (shape, dtype) == (leaf.shape, leaf.dtype) and not start.any():
+        return leaf
+    return replace(leaf, env_form=_env_form(shape, dtype, start if start.any() else None))
+
+
+def _flat_action(space: AnySpace) -> LeafSpec:
+    """The leaf of an action space, less what only the environment knows."""
     if isinstance(space, spaces.Discrete):
         return LeafSpec("discrete", (), _INT64, (int(space.n),))
     if isinstance(space, spaces.MultiDiscrete):
@@ -183,7 +201,7 @@ def action_leaf(space: AnySpace) -> LeafSpec:
         return LeafSpec("multi_binary", (int(np.prod(space.shape)),), _INT8)
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":
         shape = (int(np.prod(space.shape, dtype=np.int64)),)
-        return LeafSpec("box", shape, _FLOAT32, (), *_bounds(space, _FLOAT32, shape))
+        return LeafSpec("box", shape, _FLOAT32, (), *_bounds(space, space.dtype, shape))
     what = type(space).__name__
     if isinstance(space, spaces.Box):
         what += f" of {space.dtype}"

@@ -115,6 +115,11 @@ class ActorCritic(nn.Module):
         return self.config.core != "none" or images
 
     @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.value_head.weight.device
+
+    @property
     def recurrent(self) -> bool:
         """Whether the policy carries a state from step to step."""
         return self.core is not None
@@ -126,9 +131,8 @@ class ActorCritic(nn.Module):
 
     def initial_state(self, num_envs: int) -> Tensors:
         """The state before an episode, leaves ``[B, ...]``."""
-        device = self.value_head.weight.device
         return {
-            name: torch.zeros((num_envs, *spec.shape), device=device)
+            name: torch.zeros((num_envs, *spec.shape), device=self.device)
             for name, spec in self.state_spec.items()
         }
 

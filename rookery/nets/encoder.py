@@ -31,8 +31,7 @@ class Encoder(nn.Module):
         if normalize:
             for name, leaf in self.leaves.items():
                 if leaf.kind == "box" and leaf.dtype.kind == "f":
-                    # ModuleDict refuses dots in names.
-                    self.moments[name.replace(".", "/")] = RunningMoments(leaf.shape)
+                    self.moments[module_key(name)] = RunningMoments(leaf.shape)
 
     def forward(self, obs: Tensors) -> Tensors:
         """Encoded leaves ``[N, *shapes[name]]``."""
@@ -52,12 +51,12 @@ class Encoder(nn.Module):
         moments = self._moments(name)
         if moments is not None:
             values = moments.normalize(values)
-        return _channels_first(values, leaf) if len(leaf.shape) >= 3 else values
+        return _channels_first(values, leaf.shape) if leaf.shape else values[:, None]
 
     def _moments(self, name: str) -> RunningMoments | None:
         if not self.moments:
             return None
-        module = dict(self.moments.items()).get(name.replace(".", "/"))
+        module = dict(self.moments.items()).get(module_key(name))
         return module if isinstance(module, RunningMoments) else None
 
     def update_moments(self, obs: Tensors, mask: Tensor) -> None:
@@ -78,20 +77,20 @@ def encoded_shape(leaf: LeafSpec) -> tuple[int, ...]:
     """Shape of one encoded sample of ``leaf``."""
     if leaf.kind in ("discrete", "multi_discrete"):
         return (sum(leaf.sizes),)
-    if len(leaf.shape) == 3:
-        height, width, channels = leaf.shape
-        return (channels, height, width) if _channels_last(leaf.shape) else leaf.shape
-    if len(leaf.shape) == 4:  # stacked images
-        stack, height, width, channels = leaf.shape
-        return (stack * channels, height, width)
-    return leaf.shape or (1,)
+    if not leaf.shape:
+        return (1,)
+    return tuple(_channels_first(torch.empty(1, *leaf.shape), leaf.shape).shape[1:])
 
 
-def _channels_last(shape: tuple[int, ...]) -> bool:
-    return shape[-1] <= MAX_CHANNELS and shape[-1] <= shape[0]
+def module_key(name: str) -> str:
+    """The name of leaf ``name`` in a ModuleDict, which refuses dots and names it uses itself."""
+    return "leaf/" + name.replace(".", "/")
 
 
-def _channels_first(values: Tensor, leaf: LeafSpec) -> Tensor:
-    if len(leaf.shape) == 4:
-        return values.permute(0, 1, 4, 2, 3).flatten(1, 2)
-    return values.permute(0, 3, 1, 2) if _channels_last(leaf.shape) else values
+def _channels_first(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Images ``[N, *shape]`` as ``[N, C, H, W]``, stacked ones joined; all else as it is."""
+    if len(shape) not in (3, 4):
+        return values
+    if shape[-1] <= MAX_CHANNELS and shape[-1] <= shape[-3]:
+        values = values.movedim(-1, -3)
+    return values.flatten(1, 2) if len(shape) == 4 else values

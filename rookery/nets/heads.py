@@ -22,6 +22,10 @@ from rookery.nets.initialize import Initializer, initialize
 MASKED_LOGIT = -1e9
 """Logit of a forbidden action: finite, so entropies stay numbers."""
 
+LEAST_NOISE = 1e-8
+"""Float32 exponential noise is exactly 0 once in some eight million draws. The logarithm of that
+would make the choice certain, however unlikely or even forbidden it is."""
+
 
 class Noise(Protocol):
     """Where randomness comes from: a NumPy generator, or what draws like one."""
@@ -60,7 +64,8 @@ class ActionDist(Protocol):
 
 
 def _exponential(rng: Noise, like: Tensor) -> Tensor:
-    return torch.from_numpy(rng.standard_exponential(tuple(like.shape), np.float32)).to(like.device)
+    noise = torch.from_numpy(rng.standard_exponential(tuple(like.shape), np.float32))
+    return noise.clamp_(min=LEAST_NOISE).to(like.device)
 
 
 class Categorical:

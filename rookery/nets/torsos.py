@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rookery.core.errors import UserError, near_names
 from rookery.core.names import load_object
 from rookery.core.tensors import Tensors
+from rookery.nets.encoder import module_key
 from rookery.nets.initialize import Initializer, initialize
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -102,7 +103,7 @@ class ConvTorso(nn.Module):
             if len(shape) == dims + 1:
                 layers = _conv2d(shape, activation) if dims == 2 else _conv1d(shape, activation)
                 initialize(layers, init)
-                self.convs[name.replace(".", "/")] = layers
+                self.convs[module_key(name)] = layers
                 size += _output_size(layers, shape)
             else:
                 size += _size(shape)
@@ -120,7 +121,7 @@ class ConvTorso(nn.Module):
         """Features ``[N, out_features]``."""
         parts = []
         for name in self.names:
-            key = name.replace(".", "/")
+            key = module_key(name)
             part = self.convs[key](obs[name]) if key in self.convs else obs[name]
             parts.append(part.flatten(1))
         features: Tensor = self.layers(parts[0] if len(parts) == 1 else torch.cat(parts, 1))

@@ -39,6 +39,8 @@ class OptimizerConfig:
                 f"optimizer.max_grad_norm: must be positive, got {self.max_grad_norm}; "
                 "null switches clipping off"
             )
+        if not self.eps > 0:
+            raise UserError(f"optimizer.eps: must be positive, got {self.eps}")
         if not all(0 <= beta < 1 for beta in (*self.betas, self.alpha)):
             raise UserError("optimizer: betas and alpha must be at least 0 and below 1")
 

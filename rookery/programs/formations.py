@@ -23,8 +23,9 @@ class FormationConfig:
     """Compute threads of the learner."""
 
     def __post_init__(self) -> None:
-        if self.num_actors < 1 or self.learner_threads < 1:
-            raise UserError("num_actors and learner_threads must be at least 1")
+        for name in ("num_actors", "learner_threads"):
+            if getattr(self, name) < 1:
+                raise UserError(f"formation.{name}: must be at least 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ A program says who is there and what they exchange. It starts nothing and import
     program = Program(
         name="sync",
         nodes=(Node(name="actor", replicas=2, ...), Node(name="learner", ...)),
-        edges=(Edge("actor", "experience", "learner"), Edge("learner", "params", "actor")),
+        edges=(Edge("actor", "experience", "learner"), Edge("actor", "params", "learner")),
     )
 """
 

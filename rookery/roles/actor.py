@@ -96,6 +96,8 @@ class Actor:
         rollout.episode_return.fill(np.nan)
         rollout.episode_length.fill(0)
         rollout.final_value.fill(0.0)
+        for values in rollout.info.values():
+            values.fill(np.nan)
         for t in range(rollout.action.shape[0]):
             self._store_obs(rollout, t)
             out, self.state = self.policy.step(
@@ -178,7 +180,7 @@ class Actor:
 
         def group(prefix: str) -> Arrays:
             return {
-                name.removeprefix(prefix): np.array(array)
+                name.removeprefix(prefix): np.asarray(array).copy()
                 for name, array in saved.arrays.items()
                 if name.startswith(prefix)
             }

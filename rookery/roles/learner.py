@@ -19,7 +19,7 @@ import torch
 
 from rookery.algos.algorithm import Algorithm
 from rookery.algos.on_policy import explained_variance
-from rookery.core.errors import RunFailed
+from rookery.core.errors import RunFailed, UserError
 from rookery.core.ports import ExperienceSource, ParamSink
 from rookery.core.records import Rollout
 from rookery.core.schedule import value_at
@@ -110,10 +110,7 @@ class Learner:
             loss.backward()  # type: ignore[no-untyped-call]
             metrics["grad_norm"] = self.optimizer.step(lr)
             seen.append(metrics)
-        self.policy.update_moments(
-            {name: torch.from_numpy(leaf[:-1]) for name, leaf in rollout.obs.items()},
-            torch.from_numpy(rollout.mask),
-        )
+        self.policy.update_moments(batch.obs, batch.mask.bool())
         means = {name: float(torch.stack([m[name] for m in seen]).mean()) for name in seen[0]}
         if not math.isfinite(means["grad_norm"]):
             raise RunFailed(
@@ -162,8 +159,20 @@ class Learner:
 
 def load_weights(policy: ActorCritic, saved: State) -> None:
     """Copy saved weights into ``policy`` in place."""
-    policy.load_state_dict(_tensors(saved))
+    tensors, own = _tensors(saved), policy.state_dict()
+    for name in sorted(own.keys() | tensors.keys()):
+        theirs, ours = tensors.get(name), own.get(name)
+        if theirs is None or ours is None or theirs.shape != ours.shape:
+            raise UserError(
+                f"the saved weights are of another network: {name} is {_shape(theirs)} there and "
+                f"{_shape(ours)} here; use the policy.* settings they were trained with"
+            )
+    policy.load_state_dict(tensors)
     policy.refreshed()
+
+
+def _shape(tensor: torch.Tensor | None) -> str:
+    return "missing" if tensor is None else str(list(tensor.shape))
 
 
 def _tensors(saved: State) -> Tensors:

@@ -24,9 +24,15 @@ from rookery.nets.actor_critic import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.programs.formations import FormationConfig, SyncConfig
 from rookery.roles.evaluator import EvalConfig
+from rookery.runs.metrics import check_sink_name
 from rookery.runs.supervise import SuperviseConfig
 
 EngineName = Literal["inline", "local"]
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise UserError(f"{name}: must be at least 1, got {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +45,8 @@ class CheckpointConfig:
     """The newest this many are kept, and the best."""
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1 or self.keep < 1:
-            raise UserError("checkpoint.every_steps and checkpoint.keep must be at least 1")
+        for name in ("every_steps", "keep"):
+            _at_least_one(f"checkpoint.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +63,10 @@ class MetricsConfig:
     """Values copied from info at the end of each episode, as rollout/info_<key>_mean."""
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1 or self.window < 1:
-            raise UserError("metrics.every_steps and metrics.window must be at least 1")
+        for name in ("every_steps", "window"):
+            _at_least_one(f"metrics.{name}", getattr(self, name))
+        for sink in self.sinks:
+            check_sink_name(sink)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +98,7 @@ class RunConfig:
         if self.total_steps < 1:
             raise UserError(f"--steps: must be at least 1, got {self.total_steps}")
         if self.time_limit_secs is not None and self.time_limit_secs <= 0:
-            raise UserError(f"--time-limit: must be positive, got {self.time_limit_secs}")
+            raise UserError(f"--time-limit: must be positive, got {self.time_limit_secs:g}")
         if self.seed < 0:
             raise UserError(f"--seed: must not be negative, got {self.seed}")
         self._check_minibatches()

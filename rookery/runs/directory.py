@@ -78,6 +78,7 @@ class RunSummary:
     best_score: dict[str, Any] | None
     last_activity: float
     """Seconds of the epoch."""
+    tags: tuple[str, ...] = ()
 
 
 class RunDirectory:
@@ -248,14 +249,15 @@ def _summary(path: Path) -> RunSummary:
     status = run.read_status()
     store = CheckpointStore(run.checkpoints)
     sessions = run.read_meta()
-    recipe = sessions[-1].get("recipe") if sessions else None
+    last = sessions[-1] if sessions else {}
     return RunSummary(
         path=path,
-        name=str(recipe or _DATE_AND_ID.sub("", path.name)),
+        name=str(last.get("recipe") or _DATE_AND_ID.sub("", path.name)),
         state=_state_of(status),
         steps=max([status.steps if status else 0, *store.steps_available()]),
         best_score=store.best_score(),
         last_activity=_last_activity(run),
+        tags=tuple(map(str, last.get("tags", ()))),
     )
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 _TAIL_BYTES = 1 << 16
+_BUILTIN = ("jsonl", "tensorboard")
 
 
 @runtime_checkable
@@ -218,18 +219,24 @@ class FanOut:
                 stack.callback(sink.close)
 
 
+def check_sink_name(spec: str) -> None:
+    """Refuse what is neither the name of a built-in sink nor ``module:Class``."""
+    module_name, _, class_name = spec.partition(":")
+    if spec not in _BUILTIN and not (module_name and class_name):
+        hint = near_names(spec, _BUILTIN) or f"; use {', '.join(_BUILTIN)} or module:Class"
+        raise UserError(f"unknown metric sink '{spec}'{hint}")
+
+
 def load_sink(spec: str, run: RunDirectory, *, purge_step: int | None = None) -> MetricSink:
     """The sink called ``spec`` for ``run``: a built-in name, or ``module:Class`` of your own."""
     builtin: dict[str, Callable[[], MetricSink]] = {
         "jsonl": lambda: JsonlSink(run.metrics_path),
         "tensorboard": lambda: TensorBoardSink(run.tensorboard_dir, purge_step),
     }
+    check_sink_name(spec)
     if spec in builtin:
         return builtin[spec]()
-    module_name, colon, class_name = spec.partition(":")
-    if not colon or not module_name or not class_name:
-        hint = near_names(spec, builtin) or f"; use {', '.join(builtin)} or module:Class"
-        raise UserError(f"unknown metric sink '{spec}'{hint}")
+    module_name, _, class_name = spec.partition(":")
     return _own_sink(spec, module_name, class_name, run)
 
 

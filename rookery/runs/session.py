@@ -173,8 +173,10 @@ class Session:
             self.stop("finished", f"time limit of {config.time_limit_secs:g} s reached")
 
     def stop(self, state: OutcomeState, reason: str) -> None:
-        """End the sitting; the first reason given stays, except that solved outranks finished."""
-        if self.outcome is None or (state == "solved" and self.outcome.state == "finished"):
+        """End the sitting. The first reason given stays, unless the last evaluation comes after it:
+        solved outranks finished, and so does an interrupt that leaves an evaluation to be done."""
+        late = state == "solved" or (state == "interrupted" and bool(self.pending))
+        if self.outcome is None or (late and self.outcome.state == "finished"):
             self.outcome = Outcome(state, reason)
 
     def evaluations_due(self) -> list[int]:
@@ -184,6 +186,7 @@ class Session:
     def on_evaluation(self, steps: int, summary: Record) -> None:
         """Note the score of the checkpoint at ``steps``."""
         self.pending.remove(steps)
+        self.evaluated_at = steps
         self.store.release(steps)
         key = f"{self.config.eval.score}_mean"
         mean = summary[key]
@@ -204,20 +207,29 @@ class Session:
                 self.stop("stopped", str(request) or "a callback asked for it")
 
     def _save(self, parts: Parts, *, evaluate: bool = False) -> None:
-        if evaluate and self.steps not in self.pending:
-            self.pending.append(self.steps)
-            self.store.protect(self.steps)
+        if evaluate:
+            self._await_evaluation()
         if self._sinks is not None:
             self._sinks.flush()
         self.store.save(self.steps, parts() | {"session": self._state()})
         self.saved_at = self.steps
 
+    def _await_evaluation(self) -> None:
+        if self.steps not in self.pending:
+            self.pending.append(self.steps)
+            self.store.protect(self.steps)
+
     def finish(self, parts: Parts) -> None:
-        """The last checkpoint, to be evaluated if nothing newer was."""
-        wanted = self.config.eval.episodes > 0 and self._finished_normally()
-        evaluate = wanted and self.saved_at != self.steps
+        """The last checkpoint, to be evaluated if it was not yet."""
+        wanted = (
+            self.config.eval.episodes > 0
+            and self._finished_normally()
+            and self.steps not in (self.evaluated_at, *self.pending)
+        )
         if self.saved_at != self.steps:
-            self._save(parts, evaluate=evaluate)
+            self._save(parts, evaluate=wanted)
+        elif wanted:
+            self._await_evaluation()
 
     def _finished_normally(self) -> bool:
         return self.outcome is not None and self.outcome.state in ("finished", "stopped")
@@ -242,7 +254,10 @@ class Session:
         return State({}, data)
 
     def load_state(self, saved: State, *, steps: int, updates: int) -> None:
-        """Go on from a checkpoint: counters back, and metrics cut to where it was made."""
+        """Go on from a checkpoint: counters back, and metrics cut to where it was made.
+
+        It may have been the last one, with nothing but its evaluation left to do.
+        """
         data = saved.data
         self.steps, self.updates, self.saved_at = steps, updates, steps
         self.wall_before = data["wall_secs"]
@@ -255,6 +270,7 @@ class Session:
             self.store.protect(waiting)
         if self.run.metrics_path.exists():
             cut(self.run.metrics_path, data["metrics_position"])
+        self._see_whether_over()
 
 
 _LONG = ("returns", "lengths")

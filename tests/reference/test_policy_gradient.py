@@ -31,23 +31,24 @@ def random_samples(seed: int, num: int = 32) -> tuple[Array, Array, Array]:
     return old + rng.normal(0.0, 0.4, num), old, rng.normal(0.0, 2.0, num)
 
 
-def tensors(*arrays: Array) -> list[Tensor]:
-    return [torch.from_numpy(array) for array in arrays]
+def tensor_samples(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    new, old, advantage = random_samples(seed)
+    return torch.from_numpy(new), torch.from_numpy(old), torch.from_numpy(advantage)
 
 
 @given(SEEDS)
 @FUZZ
 def test_policy_gradient_loss(seed: int) -> None:
     log_prob, _, advantage = random_samples(seed)
-    found = policy_gradient_loss(*tensors(log_prob, advantage))
+    found = policy_gradient_loss(torch.from_numpy(log_prob), torch.from_numpy(advantage))
     np.testing.assert_allclose(found.numpy(), reference.policy_gradient_loss(log_prob, advantage))
 
 
 def test_the_advantage_is_held_constant() -> None:
-    log_prob, advantage = tensors(*random_samples(1)[::2])
+    log_prob, _, advantage = tensor_samples(1)
     log_prob.requires_grad_()
     advantage.requires_grad_()
-    policy_gradient_loss(log_prob, advantage).sum().backward()
+    policy_gradient_loss(log_prob, advantage).sum().backward()  # type: ignore[no-untyped-call]
     assert advantage.grad is None
     assert log_prob.grad is not None
     torch.testing.assert_close(log_prob.grad, -advantage.detach())
@@ -57,7 +58,7 @@ def test_the_advantage_is_held_constant() -> None:
 @FUZZ
 def test_clipped_surrogate_loss(seed: int, clip: float) -> None:
     samples = random_samples(seed)
-    loss, ratio = clipped_surrogate_loss(*tensors(*samples), clip)
+    loss, ratio = clipped_surrogate_loss(*tensor_samples(seed), clip)
     expected_loss, expected_ratio = reference.clipped_surrogate_loss(*samples, clip)
     np.testing.assert_allclose(loss.numpy(), expected_loss, rtol=1e-10)
     np.testing.assert_allclose(ratio.numpy(), expected_ratio, rtol=1e-10)
@@ -66,10 +67,10 @@ def test_clipped_surrogate_loss(seed: int, clip: float) -> None:
 @given(SEEDS)
 @FUZZ
 def test_the_clipped_surrogate_stops_pulling_beyond_the_clip(seed: int) -> None:
-    new, old, advantage = tensors(*random_samples(seed))
+    new, old, advantage = tensor_samples(seed)
     new.requires_grad_()
     loss, ratio = clipped_surrogate_loss(new, old, advantage, 0.2)
-    loss.sum().backward()
+    loss.sum().backward()  # type: ignore[no-untyped-call]
     expected = [
         reference.clipped_surrogate_slope(r, a, 0.2)
         for r, a in zip(ratio.tolist(), advantage.tolist(), strict=True)
@@ -100,9 +101,10 @@ def test_masked_mean_and_standardize(seed: int, rate: float) -> None:
     rng = np.random.default_rng(seed)
     values = rng.normal(3.0, 2.0, (6, 4))
     mask = (rng.random((6, 4)) < rate).astype(np.float64)
-    mean = masked_mean(*tensors(values, mask))
+    tensors = torch.from_numpy(values), torch.from_numpy(mask)
+    mean = masked_mean(*tensors)
     np.testing.assert_allclose(float(mean), reference.masked_mean(values, mask), rtol=1e-10)
-    found = standardize(*tensors(values, mask)).numpy()
+    found = standardize(*tensors).numpy()
     if mask.any():
         expected = reference.standardize(values, mask)
         np.testing.assert_allclose(found[mask > 0], expected[mask > 0], rtol=1e-8, atol=1e-10)

@@ -19,6 +19,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 UNIT = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
 FUZZ = settings(max_examples=40, deadline=None, derandomize=True)
 
+FiveTensors = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
 
 class Steps(NamedTuple):
     """Rewards, values and ends ``[T, B]`` (values ``[T+1, B]``), float64."""
@@ -29,8 +31,9 @@ class Steps(NamedTuple):
     truncated: Array
     final_value: Array
 
-    def tensors(self) -> list[Tensor]:
-        return [torch.from_numpy(array) for array in self]
+    def tensors(self, floats: torch.dtype = torch.float64) -> FiveTensors:
+        reward, value, terminated, truncated, final = (torch.from_numpy(a) for a in self)
+        return reward.to(floats), value.to(floats), terminated, truncated, final.to(floats)
 
 
 def random_steps(seed: int, end_rate: float = 0.25, num_steps: int | None = None) -> Steps:
@@ -71,8 +74,7 @@ def test_generalized_advantages(seed: int, gamma: float, lam: float) -> None:
 def test_generalized_advantages_in_float32(seed: int, gamma: float, lam: float) -> None:
     """Rollouts are float32; over a dozen steps that costs no more than 1e-5."""
     steps = random_steps(seed)
-    tensors = [t.float() if t.is_floating_point() else t for t in steps.tensors()]
-    found = generalized_advantages(*tensors, gamma, lam)
+    found = generalized_advantages(*steps.tensors(torch.float32), gamma, lam)
     assert found.dtype == torch.float32
     expected = reference.generalized_advantages(*steps, gamma, lam)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5)

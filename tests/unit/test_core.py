@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rookery.core.action import to_env_units
+from rookery.core.action import from_env_form, to_env_form, to_env_units
 from rookery.core.errors import UserError, near_names
 from rookery.core.names import load_object
 from rookery.core.ports import ExperienceSink, ExperienceSource, ParamSink, ParamSource
 from rookery.core.records import Rollout, rollout_spec
 from rookery.core.seeding import generator_state, restore_generator, seed_of, stream
 from rookery.core.signature import Signature
-from rookery.core.spec import Array, ArraySpec, LeafSpec, zeros
+from rookery.core.spec import Array, ArraySpec, EnvForm, LeafSpec, zeros
 from rookery.runs.supervise import RestartBudget, SuperviseConfig, describe_exit
 from rookery.transport.memory import BlockSink, BlockSource, ParamCell, RolloutBlock
 
@@ -108,17 +108,13 @@ SIGNATURE = Signature(
         "pair": LeafSpec("multi_discrete", (2,), INT, (3, 4)),
         "lamps": LeafSpec("multi_binary", (2, 2), np.dtype(np.int8)),
     },
-    action=LeafSpec("discrete", (), INT, (3,)),
+    action=LeafSpec("discrete", (), INT, (3,), env_form=EnvForm((), INT, (-1,))),
 )
 
 
 def assert_same_leaf(one: LeafSpec, other: LeafSpec) -> None:
-    assert (one.kind, one.shape, one.dtype, one.sizes) == (
-        other.kind,
-        other.shape,
-        other.dtype,
-        other.sizes,
-    )
+    for field in ("kind", "shape", "dtype", "sizes", "env_form"):
+        assert getattr(one, field) == getattr(other, field)
     for mine, theirs in ((one.low, other.low), (one.high, other.high)):
         if mine is None or theirs is None:
             assert mine is None
@@ -160,6 +156,13 @@ def test_differences_that_matter_to_a_network(
     assert said in difference
 
 
+def test_bounds_of_a_float64_action_survive_json_exactly() -> None:
+    low, high = np.array([0.1, -0.1]), np.array([0.7, np.inf])
+    leaf = LeafSpec("box", (2,), FLOAT, (), low, high, EnvForm((2, 1), np.dtype(np.float64)))
+    text = json.dumps(Signature({"obs": SPEED}, leaf).to_json())
+    assert_same_leaf(Signature.from_json(json.loads(text)).action, leaf)
+
+
 def test_bounds_do_not_matter_to_a_network() -> None:
     mine = Signature({"obs": SPEED}, SIGNATURE.action)
     theirs = Signature({"obs": LeafSpec("box", (2,), FLOAT)}, SIGNATURE.action)
@@ -170,9 +173,8 @@ def test_bounds_do_not_matter_to_a_network() -> None:
 
 
 def box(low: list[float] | None, high: list[float] | None) -> LeafSpec:
-    bounds = [None if bound is None else np.array(bound, FLOAT) for bound in (low, high)]
-    size = len(low or high or [0, 0])
-    return LeafSpec("box", (size,), FLOAT, (), *bounds)
+    least, most = (None if bound is None else np.array(bound, FLOAT) for bound in (low, high))
+    return LeafSpec("box", (len(low or high or [0]),), FLOAT, (), least, most)
 
 
 def test_bounded_actions_are_scaled_from_minus_one_and_one_to_the_bounds() -> None:
@@ -202,6 +204,27 @@ def test_actions_bounded_on_one_side_are_kept_within_it() -> None:
 def test_each_element_goes_by_its_own_bounds() -> None:
     leaf = box([0.0, -np.inf], [4.0, np.inf])
     np.testing.assert_array_equal(to_env_units(leaf, np.array([[0.0, 7.0]], FLOAT)), [[2.0, 7.0]])
+
+
+def test_actions_in_the_environments_own_form() -> None:
+    """Its shape, its dtype, its first choice, and never beyond its own bounds by rounding."""
+    double = EnvForm((2, 1), np.dtype(np.float64))
+    low, high = np.array([0.1, 0.1]), np.array([0.7, 0.7])
+    leaf = LeafSpec("box", (2,), FLOAT, (), low, high, double)
+    found = to_env_form(leaf, np.array([[-1.0, 1.0], [5.0, -5.0]], FLOAT))
+    assert found.shape == (2, 2, 1)
+    assert found.dtype == np.float64
+    assert ((found >= 0.1) & (found <= 0.7)).all()
+    np.testing.assert_allclose(found[..., 0], [[0.1, 0.7], [0.7, 0.1]], rtol=1e-6)
+    shifted = LeafSpec("discrete", (), INT, (3,), env_form=EnvForm((), INT, (-1,)))
+    assert to_env_form(shifted, np.array([0, 2])).tolist() == [-1, 1]
+    grid = EnvForm((2, 2), np.dtype(np.int32), (5, 6, 7, 8))
+    leaf = LeafSpec("multi_discrete", (4,), INT, (3, 3, 3, 3), env_form=grid)
+    given = to_env_form(leaf, np.array([[0, 1, 2, 0]]))
+    assert given.tolist() == [[[5, 7], [9, 8]]]
+    assert given.dtype == np.int32
+    assert from_env_form(leaf, given).tolist() == [[0, 1, 2, 0]]
+    assert from_env_form(leaf, given[0]).tolist() == [0, 1, 2, 0]
 
 
 def test_discrete_actions_do_not_differ() -> None:
@@ -409,7 +432,7 @@ def test_a_module_that_lacks_a_dependency_is_not_called_missing(
     """Not even when the dependency's name begins like its own."""
     (tmp_path / "my_nets_of_mine.py").write_text("import my_nets\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match="importing 'my_nets_of_mine' failed.*install"):
+    with pytest.raises(UserError, match=r"importing 'my_nets_of_mine' failed.*install"):
         load_object("my_nets_of_mine:Torso", "policy.torso")
     assert "my_nets_of_mine" not in sys.modules
 

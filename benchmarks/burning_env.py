@@ -1,0 +1,36 @@
+"""An environment whose step costs a set time of CPU: `burning_env:make_env`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class BurningEnv(gym.Env[Any, Any]):
+    """Burns ``step_secs`` of this thread's CPU time at every step; episodes of 200 steps."""
+
+    observation_space = gym.spaces.Box(-1, 1, (8,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, step_secs: float = 2e-4) -> None:
+        self.step_secs = step_secs
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(8, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        until = time.thread_time() + self.step_secs
+        while time.thread_time() < until:
+            pass
+        self.count += 1
+        return np.full(8, 0.1, np.float32), 0.0, False, self.count >= 200, {}
+
+
+def make_env(step_secs: float = 2e-4) -> BurningEnv:
+    return BurningEnv(step_secs)

@@ -1,0 +1,47 @@
+"""What a new run may start from: the weights of another run, of a checkpoint, or of a file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from rookery.core.errors import UserError
+from rookery.runs.checkpoint import (
+    MANIFEST,
+    Checkpoint,
+    DamagedError,
+    State,
+    load_checkpoint,
+    read_safetensors,
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+def best_or_latest(path: Path, parts: Iterable[str] | None = None) -> Checkpoint:
+    """The checkpoint a user means by RUN alone: itself, or the best of a run, else its latest."""
+    if (path / MANIFEST).is_file():
+        return load_checkpoint(path, None, parts)
+    try:
+        return load_checkpoint(path, "best", parts)
+    except DamagedError as error:
+        _LOG.warning("%s; using the latest instead", error)
+    except UserError:
+        pass  # nothing was evaluated yet; if there is no run at all, the next line says so
+    return load_checkpoint(path, "latest", parts)
+
+
+def starting_weights(path: Path) -> Checkpoint:
+    """The weights that ``--init-from`` names: a run, a checkpoint in one, or a safetensors file."""
+    if not path.is_file():
+        return best_or_latest(path, ["weights"])
+    if (path.parent / MANIFEST).is_file():
+        return load_checkpoint(path.parent, None, ["weights"])
+    try:
+        arrays = read_safetensors(path)
+    except DamagedError as error:
+        raise UserError(
+            f"--init-from {path}: {error}; give a run, a checkpoint or a safetensors file"
+        ) from error
+    return Checkpoint(path=path, steps=0, parts={"weights": State(arrays)})
