@@ -25,10 +25,7 @@ INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
-    # A console script does not look in the current directory, where people keep `my_env.py`. Last,
-    # so that nothing there stands in for an installed package.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    _see_modules_here()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         return _dispatch(args)
@@ -43,6 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader went away, as in `rookery runs | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _see_modules_here() -> None:
+    """Look in the current directory too, where people keep ``my_env.py``; console scripts do not.
+
+    Last, so that nothing there stands in for an installed package.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def _dispatch(args: list[str]) -> int:

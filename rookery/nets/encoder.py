@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -46,7 +47,7 @@ class Encoder(nn.Module):
             ]
             return torch.cat(columns, -1).float()
         values = values.float()
-        if leaf.dtype.kind == "u":
+        if leaf.dtype == np.uint8:
             values = values.mul_(1.0 / 255.0)
         moments = self._moments(name)
         if moments is not None:

@@ -27,9 +27,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
+from typing import Any
 
 from rookery.core.errors import UserError, near_names
 from rookery.runs.atomic import (
@@ -40,11 +38,18 @@ from rookery.runs.atomic import (
     write_atomic,
     writing,
 )
-
-if TYPE_CHECKING:  # torch takes a second to import; listing runs must not wait for it
-    import torch
-
-    from rookery.core.spec import Array
+from rookery.runs.tensorfile import (
+    DamagedError as DamagedError,
+)
+from rookery.runs.tensorfile import (
+    SavedArrays as SavedArrays,
+)
+from rookery.runs.tensorfile import (
+    is_tensor,
+    json_bytes,
+    read_arrays,
+    safetensors_chunks,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -55,26 +60,6 @@ _DIGITS = 12
 _OLD_PREFIX = ".old-"  # a checkpoint that is being replaced by one of the same number of steps
 _ABANDONED_SECS = 3600.0
 _LOOKS = 20  # how often `latest` is looked up anew while a running trainer prunes
-
-_SAFETENSORS_TYPES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "uint16": "U16",
-    "int16": "I16",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "uint32": "U32",
-    "int32": "I32",
-    "float32": "F32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float64": "F64",
-    "complex64": "C64",
-}
-
-
-SavedArrays: TypeAlias = "dict[str, Array | torch.Tensor]"
 
 
 @dataclass(slots=True)
@@ -94,10 +79,6 @@ class Checkpoint:
     path: Path
     steps: int
     parts: dict[str, State]
-
-
-class DamagedError(UserError):
-    """A checkpoint is not what its manifest says: truncated, altered, incomplete or not ours."""
 
 
 class CheckpointStore:
@@ -466,11 +447,11 @@ def _write_part(directory: Path, name: str, part: State, durable: bool) -> dict[
     files: dict[str, Any] = {}
     if part.arrays:
         file = f"{name}.safetensors"
-        files[file] = _write_file(directory / file, _safetensors(name, part.arrays), durable)
+        files[file] = _write_file(directory / file, safetensors_chunks(name, part.arrays), durable)
     if part.data:
         file = f"{name}.json"
-        files[file] = _write_file(directory / file, [_json_bytes(name, part.data)], durable)
-    numpy = sorted(key for key, array in part.arrays.items() if not _is_tensor(array))
+        files[file] = _write_file(directory / file, [json_bytes(name, part.data)], durable)
+    numpy = sorted(key for key, array in part.arrays.items() if not is_tensor(array))
     return {"files": files, "numpy": numpy}
 
 
@@ -482,7 +463,7 @@ def _read_part(directory: Path, name: str, entry: dict[str, Any]) -> State:
         if path.suffix == ".json":
             state.data = json.loads(path.read_bytes())
         else:
-            state.arrays = _read_safetensors(path, set(entry["numpy"]))
+            state.arrays = read_arrays(path, set(entry["numpy"]))
     return state
 
 
@@ -525,105 +506,6 @@ def _check_sizes(path: Path, manifest: dict[str, Any]) -> None:
     for entry in manifest["parts"].values():
         for file, listed in entry["files"].items():
             _check_size(path / file, listed)
-
-
-# ---- safetensors and JSON ----------------------------------------------------------------------
-
-
-def _safetensors(part: str, arrays: Mapping[str, Array | torch.Tensor]) -> Iterator[memoryview]:
-    """The bytes of a safetensors file, one array at a time and without copying CPU memory.
-
-    The library's own writer would need a second pass for the checksum, refuses tied weights, and
-    reports a full disk only as text. Widest types first, then by name: the order it uses too.
-    """
-    tensors = {name: _as_tensor(part, name, array) for name, array in arrays.items()}
-    order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {}
-    offset = 0
-    for name in order:
-        tensor = tensors[name]
-        end = offset + tensor.numel() * tensor.element_size()
-        dtype = _SAFETENSORS_TYPES[_dtype_name(tensor)]
-        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    yield memoryview(len(text).to_bytes(8, "little") + text)
-    for name in order:
-        yield _memory(tensors[name])
-
-
-def _memory(tensor: torch.Tensor) -> memoryview:
-    import torch
-
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data
-
-
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _is_tensor(array: Array | torch.Tensor) -> bool:
-    import torch
-
-    return isinstance(array, torch.Tensor)
-
-
-def _as_tensor(part: str, name: str, array: Array | torch.Tensor) -> torch.Tensor:
-    import torch
-
-    if isinstance(array, torch.Tensor):
-        tensor = array
-    else:
-        plain = np.asarray(array)
-        if plain.dtype.name not in _SAFETENSORS_TYPES:
-            raise TypeError(f"{part}: array '{name}' has the type {plain.dtype}, not saveable")
-        native = plain.dtype.newbyteorder("=")
-        tensor = torch.from_numpy(np.require(plain, native, requirements=["C", "W"]))
-    if _dtype_name(tensor) not in _SAFETENSORS_TYPES or tensor.layout != torch.strided:
-        raise TypeError(f"{part}: tensor '{name}' ({tensor.dtype}, {tensor.layout}) not saveable")
-    return tensor
-
-
-def _read_safetensors(path: Path, numpy: set[str]) -> dict[str, Array | torch.Tensor]:
-    from safetensors import SafetensorError, safe_open
-
-    arrays: dict[str, Array | torch.Tensor] = {}
-    try:
-        with safe_open(path, framework="pt") as file:
-            for name in sorted(file.keys()):
-                tensor = file.get_tensor(name).clone()  # not a view of the mapped file
-                arrays[name] = tensor.numpy() if name in numpy else tensor
-    except (OSError, SafetensorError) as error:
-        raise DamagedError(f"{path.name} cannot be read ({error})") from error
-    return arrays
-
-
-def read_safetensors(path: Path) -> SavedArrays:
-    """The tensors of any safetensors file, which no manifest vouches for."""
-    return _read_safetensors(path, set())
-
-
-def _json_bytes(part: str, data: dict[str, Any]) -> bytes:
-    _check_keys(part, data)
-    try:
-        return json.dumps(data).encode()
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{part}: its data is not JSON: {error}") from error
-
-
-def _check_keys(where: str, data: Any) -> None:
-    """JSON would silently turn other keys into strings, and a resumed run would miss them."""
-    if isinstance(data, dict):
-        for key, value in data.items():
-            if not isinstance(key, str):
-                raise TypeError(f"{where}: the key {key!r} of its data is not a string")
-            _check_keys(f"{where}.{key}", value)
-    elif isinstance(data, list | tuple):
-        for value in data:
-            if isinstance(value, dict | list | tuple):
-                _check_keys(where, value)
 
 
 # ---- half-written directories ------------------------------------------------------------------

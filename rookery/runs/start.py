@@ -13,8 +13,8 @@ from rookery.runs.checkpoint import (
     DamagedError,
     State,
     load_checkpoint,
-    read_safetensors,
 )
+from rookery.runs.tensorfile import read_safetensors
 
 _LOG = logging.getLogger(__name__)
 

@@ -510,7 +510,7 @@ def test_an_interrupt_leaves_nothing_behind(
     def interrupted(*_: Any) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint_module, "_json_bytes", interrupted)
+    monkeypatch.setattr(checkpoint_module, "json_bytes", interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.save(20, parts())
     assert names(store) == ["000000000010", "latest"]

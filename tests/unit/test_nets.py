@@ -67,7 +67,8 @@ def frequencies(actions: Tensor, num: int) -> Array:
 
 def tolerance(probs: Array, num: int) -> Array:
     """Four standard deviations of an observed frequency."""
-    return 4.0 * np.sqrt(probs * (1 - probs) / num)
+    found: Array = 4.0 * np.sqrt(probs * (1 - probs) / num)
+    return found
 
 
 def test_categorical_samples_follow_their_probabilities() -> None:

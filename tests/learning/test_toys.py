@@ -1,0 +1,110 @@
+"""Toy worlds with a known optimum, learned in seconds by A2C and PPO."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rookery
+from rookery.agent import load_policy
+from rookery.training import Run
+from tests import toy_worlds
+
+QUICK: dict[str, Any] = {
+    "envs": 16,
+    "policy": {"hidden": [32]},
+    "eval": {"episodes": 0},
+    "metrics": {"sinks": ["jsonl"]},
+    "log_every": 1000,
+    "seed": 1,
+}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "a2c": {"rollout_steps": 8, "gae_lambda": 0.9, "entropy_coef": 0.001, "gamma": 0.9},
+    "ppo": {
+        "rollout_steps": 16,
+        "num_epochs": 4,
+        "num_minibatches": 4,
+        "gamma": 0.9,
+        "entropy_coef": 0.001,
+    },
+}
+RATES = {"a2c": 5e-3, "ppo": 3e-3}
+
+
+def learn(world: str, path: Path, *, algo: str = "ppo", steps: int, **changes: Any) -> Run:
+    """Train in one of the worlds; sections in ``changes`` are merged with the quick settings."""
+    given: dict[str, Any] = {**QUICK, "algo": algo, algo: ALGORITHMS[algo], "lr": RATES[algo]}
+    for name, value in changes.items():
+        given[name] = given.get(name, {}) | value if isinstance(value, dict) else value
+    return rookery.train(f"tests.toy_worlds:{world}", run=path / "run", steps=steps, **given)
+
+
+def score(run: Run, episodes: int = 40) -> float:
+    """Mean return of the most likely actions."""
+    return float(run.evaluate(episodes, deterministic=True)["return_mean"])
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary"])
+def test_every_kind_of_choice_is_learned(kind: str, algo: str, tmp_path: Path) -> None:
+    run = learn("Mirror", tmp_path, algo=algo, steps=12_000, env={"kwargs": {"kind": kind}})
+    assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+def test_continuous_actions_are_learned(algo: str, tmp_path: Path) -> None:
+    """Off by less than 0.15 on average, in bounds that are five apart."""
+    env = {"kwargs": {"kind": "box"}}
+    run = learn("Mirror", tmp_path, algo=algo, steps=30_000, env=env)
+    assert score(run) > 0.85 * toy_worlds.MIRROR_STEPS
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
+def test_choices_that_do_not_count_from_zero(kind: str, tmp_path: Path) -> None:
+    env = {"kwargs": {"kind": kind, "start": 5}}
+    run = learn("Mirror", tmp_path, steps=12_000, env=env)
+    assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algo", "core"), [("ppo", "gru"), ("ppo", "lstm"), ("a2c", "gru")])
+def test_memory_recalls_what_was_seen_before(algo: str, core: str, tmp_path: Path) -> None:
+    policy = {"core": core, "core_size": 16}
+    run = learn("Recall", tmp_path, algo=algo, steps=16_000, policy=policy)
+    assert score(run) == 1.0
+
+
+def test_without_memory_there_is_nothing_to_recall(tmp_path: Path) -> None:
+    assert abs(score(learn("Recall", tmp_path, steps=6_000), episodes=200)) < 0.3
+
+
+def test_normalised_observations_let_a_whisper_through(tmp_path: Path) -> None:
+    plain = learn("Whisper", tmp_path / "plain", steps=6_000)
+    assert score(plain) < 0.8 * toy_worlds.MIRROR_STEPS
+    normalised = learn("Whisper", tmp_path / "fine", steps=6_000, policy={"normalize_obs": True})
+    assert score(normalised) == toy_worlds.MIRROR_STEPS
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+@pytest.mark.parametrize(("final", "value"), [(False, 10.0), (True, 4.14)])
+def test_a_time_limit_is_no_end(algo: str, final: bool, value: float, tmp_path: Path) -> None:
+    """The value of a world cut by a time limit is that of the uncut one."""
+    run = learn("Endless", tmp_path, algo=algo, steps=12_000, env={"kwargs": {"final": final}})
+    policy, _, _ = load_policy(run.path)
+    with torch.inference_mode():
+        found = policy.value({"obs": torch.ones(1, 1)}, {}, torch.zeros(1, dtype=torch.bool))
+    assert float(found) == pytest.approx(value, rel=0.12)
+
+
+@pytest.mark.parametrize("algo", ["a2c", "ppo"])
+def test_masked_actions_are_never_taken(algo: str, tmp_path: Path) -> None:
+    """The world breaks at the first forbidden action, in training and in evaluation."""
+    env = {"action_mask_key": "open"}
+    run = learn("Fenced", tmp_path, algo=algo, steps=6_000, env=env)
+    assert score(run) == toy_worlds.FENCED_STEPS
+    with pytest.raises(rookery.EnvironmentFault, match=r"door \d is closed"):
+        learn("Fenced", tmp_path / "unmasked", algo=algo, steps=1_000)
