@@ -66,7 +66,7 @@ class Agent:
         reset = torch.full((num,), fresh)
         rng = None if deterministic else self.rng
         with torch.inference_mode():
-            tensors = {name: torch.from_numpy(leaf) for name, leaf in leaves.items()}
+            tensors = {name: _tensor(leaf) for name, leaf in leaves.items()}
             out, state = self.policy.step(tensors, state, reset, rng)
         action = to_env_form(self.signature.action, out.action.cpu().numpy())
         if many:
@@ -96,7 +96,7 @@ class Agent:
         leaf = self.signature.obs[ACTION_MASK]
         wanted = np.ones(leaf.shape) if mask is None else np.asarray(mask)
         try:
-            return np.ascontiguousarray(np.broadcast_to(wanted, (num, *leaf.shape)), leaf.dtype)
+            return np.broadcast_to(wanted, (num, *leaf.shape)).astype(leaf.dtype)
         except ValueError:
             raise UserError(
                 f"action_mask has shape {list(wanted.shape)}; give {list(leaf.shape)} "
@@ -112,6 +112,11 @@ class Agent:
                     "that act returned for these, or None to begin episodes"
                 )
         return state
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    """Torch takes neither read-only memory nor backward strides: those are copied."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def _by_name(obs: Any, prefix: str = "") -> dict[str, Any]:

@@ -18,8 +18,13 @@ class Lines:
 
     def say(self, text: str) -> None:
         """One line."""
-        if not self.quiet:
+        if self.quiet:
+            return
+        try:
             print(text, file=sys.stderr, flush=True)
+        except OSError:
+            # Whoever read this has gone; that is no reason to end a run.
+            self.quiet = True
 
     def record(self, record: dict[str, Any]) -> None:
         """One record as a line."""
@@ -29,12 +34,16 @@ class Lines:
         if "eval/return_mean" in record:
             self.say(
                 f"{head}  evaluation {record['eval/return_mean']:.1f} over "
-                f"{record['eval/episodes']} episodes"
+                f"{record['eval/episodes']} episodes of {record['eval/length_mean']:,.1f} steps"
             )
             return
-        score = record.get("rollout/return_mean")
+        score, length = record.get("rollout/return_mean"), record.get("rollout/length_mean")
         shown = "-" if score is None else f"{score:.1f}"
-        self.say(f"{head}  return {shown:>8}  {record['time/env_steps_per_s']:>9,.0f} steps/s")
+        long = "-" if length is None else f"{length:,.1f}"
+        self.say(
+            f"{head}  return {shown:>8}  length {long:>9}  "
+            f"{record['time/env_steps_per_s']:>9,.0f} steps/s"
+        )
 
     def finish(self, run: Run) -> None:
         """How it ended and what to do next."""

@@ -86,10 +86,24 @@ def _build(job: Job, signature: Signature) -> tuple[list[Actor], Learner]:
     )
     learner = build_learner(config, signature, source=BlockSource(block), params=cell)
     actors = [
-        build_actor(config, signature, replica, sink=BlockSink(block, replica), params=cell)
+        build_actor(
+            config,
+            signature,
+            replica,
+            sink=BlockSink(block, replica),
+            params=cell,
+            start_steps=_new_start(job, replica),
+        )
         for replica in range(num_actors)
     ]
     return actors, learner
+
+
+def _new_start(job: Job, replica: int) -> int:
+    """Where an actor begins new episodes: at a resumed checkpoint that has no state for it."""
+    if job.resume is None or f"actor-{replica}" in job.resume.parts:
+        return 0
+    return job.resume.steps
 
 
 def _restore(job: Job, actors: list[Actor], learner: Learner, session: Session) -> None:

@@ -23,7 +23,7 @@ from rookery.programs.graph import Program
 from rookery.programs.validate import validate
 from rookery.roles.build import probe
 from rookery.roles.pulse import secs_in_env
-from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.checkpoint import Checkpoint, CheckpointStore
 from rookery.runs.session import Outcome
 from rookery.runs.supervise import RestartBudget, describe_exit
 from rookery.transport.control import Message
@@ -42,7 +42,7 @@ def run(job: Job) -> Finish:
     driver = _Driver(job, program, job.signature or probe(job.config))
     with Interrupt() as interrupt:
         try:
-            driver.launch(resume=job.resume.path.parent.parent if job.resume else None)
+            driver.launch(job.resume)
             finish = driver.supervise(interrupt)
         except BaseException:
             driver.close(gently=False)
@@ -66,8 +66,8 @@ class _Driver:
         self.fleet = Fleet(job.run, [])
         self.evaluating: list[int] = []
 
-    def launch(self, resume: Any) -> None:
-        """Start every member; ``resume`` is a run to go on with, or None."""
+    def launch(self, resume: Checkpoint | None) -> None:
+        """Start every member, going on from ``resume`` if there is one."""
         config = self.job.config
         self.wiring = Wiring.create(config, self.signature)
         self.wiring.counters[RESTARTS] = self.restarts
@@ -77,9 +77,9 @@ class _Driver:
             "config": config.to_tree(),
             "signature": self.signature.to_json(),
             "fds": self.wiring.descriptors(),
-            "resume": str(resume) if resume is not None else None,
-            "checkpoint": "latest",
-            "init_from": str(self.job.init_from.path) if self.job.init_from else None,
+            "resume": str(resume.path.absolute()) if resume is not None else None,
+            "start_steps": resume.steps if resume is not None else 0,
+            "init_from": str(self.job.init_from.path.absolute()) if self.job.init_from else None,
             "tell_episodes": self.job.callbacks.on_episode is not None,
         }
         for node in self.program.nodes:
@@ -139,7 +139,8 @@ class _Driver:
         elif kind == "record":
             for told in callbacks.on_record:
                 told(message["record"])
-            self._call(callbacks.on_update, message["record"])
+            if "eval/steps" not in message["record"]:
+                self._call(callbacks.on_update, message["record"])
         elif kind == "episode":
             self._call(callbacks.on_episode, message["record"])
         elif kind == "outcome":
@@ -234,8 +235,7 @@ class _Driver:
         self.close(gently=False)
         self.evaluating.clear()
         store = CheckpointStore(self.job.run.checkpoints)
-        found = self.job.run.path if store.steps_available() else None
-        self.launch(resume=found)
+        self.launch(store.load("latest", parts=["session"]) if store.steps_available() else None)
 
     def _check_environments(self) -> None:
         """Kill an actor that has been inside its environment for too long."""

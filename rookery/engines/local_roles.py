@@ -20,6 +20,7 @@ from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.metrics import cut
 from rookery.runs.session import Callbacks, Session
+from rookery.runs.start import starting_weights
 from rookery.transport.control import Control, Listener
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ def act(order: Order, control: Control, listener: Listener) -> None:
         sink=wiring.sink(order["replica"]),
         params=wiring.params(),
         life=order["life"],
+        start_steps=order["start_steps"],
         pulse=Pulse(wiring.actor_pulse(order["replica"])),
     )
     control.send("started")
@@ -115,7 +117,7 @@ def _callbacks(order: Order, control: Control) -> Callbacks:
 
 def _restore(order: Order, learner: Learner, session: Session) -> None:
     if order["resume"] is not None:
-        checkpoint = load_checkpoint(Path(order["resume"]), order["checkpoint"])
+        checkpoint = load_checkpoint(Path(order["resume"]))
         learner.load_state(checkpoint.parts)
         session.load_state(
             checkpoint.parts["session"], steps=learner.steps, updates=learner.updates
@@ -125,7 +127,7 @@ def _restore(order: Order, learner: Learner, session: Session) -> None:
     if session.run.metrics_path.exists():
         cut(session.run.metrics_path, 0)
     if order["init_from"] is not None:
-        start = load_checkpoint(Path(order["init_from"]), parts=["weights"])
+        start = starting_weights(Path(order["init_from"]))
         load_weights(learner.policy, start.parts["weights"])
 
 

@@ -73,11 +73,17 @@ def build_actor(
     sink: ExperienceSink,
     params: ParamSource,
     life: int = 0,
+    start_steps: int = 0,
     pulse: Pulse | None = None,
 ) -> Actor:
-    """Actor ``replica``; ``life`` counts its replacements, each with streams of its own."""
-    # A replacement must not repeat the episodes and choices of the life before it.
-    seed = config.seed if life == 0 else seed_of(config.seed, "replacement", replica, life)
+    """Actor ``replica``; ``life`` counts its replacements since the fleet began at ``start_steps``.
+
+    Neither a replacement nor a resumed actor may repeat the episodes and choices of those before
+    it, so each has streams of its own.
+    """
+    seed = config.seed
+    if life or start_steps:
+        seed = seed_of(config.seed, "replacement", replica, life, start_steps)
     return Actor(
         envs=make_vector(
             config.env,

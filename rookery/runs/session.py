@@ -196,7 +196,7 @@ class Session:
         names = ("return_mean", "return_std", "length_mean", "episodes")
         values = {f"eval/{name}": summary[name] for name in names}
         self._emit({"eval/steps": steps} | values)
-        if self.config.stop_at is not None and mean >= self.config.stop_at:
+        if self._confirms(mean):
             self.stop("solved", f"evaluation reached {mean:.1f}, at least {self.config.stop_at:g}")
         else:
             self.unconfirmed_at = self.steps
@@ -205,6 +205,18 @@ class Session:
                 self.callbacks.on_evaluation({"steps": steps} | summary)
             except StopRun as request:
                 self.stop("stopped", str(request) or "a callback asked for it")
+
+    def _confirms(self, mean: float) -> bool:
+        """Whether an evaluation's score ends the run.
+
+        One evaluation alone can be lucky (an untrained CartPole policy may score 440 when it takes
+        its most likely action), so the training score must have been there too, unless regular
+        evaluations were asked for.
+        """
+        config = self.config
+        if config.stop_at is None or mean < config.stop_at:
+            return False
+        return self.reached_at is not None or config.eval.every_steps is not None
 
     def _save(self, parts: Parts, *, evaluate: bool = False) -> None:
         if evaluate:

@@ -55,12 +55,15 @@ def test_every_kind_of_choice_is_learned(kind: str, algo: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", ["a2c", "ppo"])
-def test_continuous_actions_are_learned(algo: str, tmp_path: Path) -> None:
-    """Off by less than 0.15 on average, in bounds that are five apart."""
-    env = {"kwargs": {"kind": "box"}}
-    run = learn("Mirror", tmp_path, algo=algo, steps=30_000, env=env)
-    assert score(run) > 0.85 * toy_worlds.MIRROR_STEPS
+@pytest.mark.parametrize(
+    ("algo", "changes"),
+    [("a2c", {"a2c": {"rollout_steps": 4, "normalize_advantage": True}}), ("ppo", {})],
+)
+def test_continuous_actions_are_learned(algo: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    """Off by less than 0.2 on average in bounds that are 5 apart; staying in the middle is 1.25."""
+    env, policy = {"kwargs": {"kind": "box"}}, {"log_std_init": -1.5}
+    run = learn("Mirror", tmp_path, algo=algo, steps=12_000, env=env, policy=policy, **changes)
+    assert score(run) > 0.8 * toy_worlds.MIRROR_STEPS
 
 
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])

@@ -23,16 +23,8 @@ from rookery.runs.directory import RunDirectory
 
 REPOSITORY = Path(__file__).parents[2]
 TINY = [
-    "--steps",
-    "300",
-    "--envs",
-    "4",
-    "--ppo.rollout_steps",
-    "16",
-    "--stop-at",
-    "none",
-    "--eval.episodes",
-    "2",
+    *("--steps", "300", "--envs", "4", "--ppo.rollout_steps", "16"),
+    *("--stop-at", "none", "--eval.episodes", "2"),
 ]
 
 

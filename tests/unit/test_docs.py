@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,9 +84,13 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name:
             (tmp_path / name[1]).write_text(block.text, "utf-8")
     (tmp_path / A_RUN).mkdir(parents=True)
-    config = yaml.safe_dump(settings_from_flags("cartpole", {}).to_tree())
-    (tmp_path / A_RUN / "config.yaml").write_text(config, "utf-8")
+    (tmp_path / A_RUN / "config.yaml").write_text(config_of_a_run(), "utf-8")
     return tmp_path
+
+
+@cache
+def config_of_a_run() -> str:
+    return yaml.safe_dump(settings_from_flags("cartpole", {}).to_tree())
 
 
 def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
