@@ -110,6 +110,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert sessions[0].data["window"] == sessions[1].data["window"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_killed_and_resumed_is_never_stopped(case: str, tmp_path: Path) -> None:
     env, given = CASES[case]
