@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from rookery.algos.on_policy import Batch, OnPolicyConfig, Targets, minibatches
+from rookery.algos.on_policy import Batch, OnPolicyAlgorithm, OnPolicyConfig, minibatches
 from rookery.core.schedule import Schedule, value_at
 from rookery.core.tensors import Tensors
 from rookery.nets.actor_critic import ActorCritic
@@ -35,16 +34,8 @@ class A2CConfig(OnPolicyConfig):
     """Shift and scale the advantages of each batch to mean 0 and deviation 1."""
 
 
-class A2C:
+class A2C(OnPolicyAlgorithm[A2CConfig]):
     """The algorithm; see :mod:`rookery.algos.algorithm` for the loop that calls it."""
-
-    def __init__(self, config: A2CConfig, *, recurrent: bool, device: torch.device) -> None:
-        self.config = config
-        self.recurrent = recurrent
-        self.targets = Targets(config, device)
-        self.prepare = self.targets
-        self.state_tensors = self.targets.state_tensors
-        self.load_state_tensors = self.targets.load_state_tensors
 
     def minibatches(self, batch: Batch, rng: np.random.Generator) -> Iterator[Batch]:
         """The batch as a whole, once."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -191,6 +191,30 @@ class Targets:
 
     def _tensor(self, array: Any) -> Tensor:
         return torch.from_numpy(np.asarray(array)).to(self.device)
+
+
+ConfigT = TypeVar("ConfigT", bound=OnPolicyConfig)
+
+
+class OnPolicyAlgorithm(Generic[ConfigT]):
+    """What A2C and PPO have in common but for their loss and minibatches."""
+
+    def __init__(self, config: ConfigT, *, recurrent: bool, device: torch.device) -> None:
+        self.config = config
+        self.recurrent = recurrent
+        self.targets = Targets(config, device)
+
+    def prepare(self, rollout: Rollout) -> Batch:
+        """Targets and advantages of what the actors brought."""
+        return self.targets(rollout)
+
+    def state_tensors(self) -> Tensors:
+        """Reward statistics, if there are any."""
+        return self.targets.state_tensors()
+
+    def load_state_tensors(self, tensors: Tensors) -> None:
+        """Continue from :meth:`state_tensors`."""
+        self.targets.load_state_tensors(tensors)
 
 
 def minibatches(

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rookery.algos.on_policy import Batch, OnPolicyConfig, Targets, minibatches
+from rookery.algos.on_policy import Batch, OnPolicyAlgorithm, OnPolicyConfig, minibatches
 from rookery.core.errors import UserError
 from rookery.core.schedule import Schedule, check_schedule, value_at
 from rookery.core.tensors import Tensors
@@ -49,16 +49,8 @@ class PPOConfig(OnPolicyConfig):
             raise UserError(f"algo.clip_value: must be positive or null, got {self.clip_value}")
 
 
-class PPO:
+class PPO(OnPolicyAlgorithm[PPOConfig]):
     """The algorithm; see :mod:`rookery.algos.algorithm` for the loop that calls it."""
-
-    def __init__(self, config: PPOConfig, *, recurrent: bool, device: torch.device) -> None:
-        self.config = config
-        self.recurrent = recurrent
-        self.targets = Targets(config, device)
-        self.prepare = self.targets
-        self.state_tensors = self.targets.state_tensors
-        self.load_state_tensors = self.targets.load_state_tensors
 
     def minibatches(self, batch: Batch, rng: np.random.Generator) -> Iterator[Batch]:
         """Every minibatch of every epoch, in a new random order each epoch."""
