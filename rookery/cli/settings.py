@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+
 from rookery.cli.schema import CHOICES, Schema, as_flag, drop_other_blocks
 from rookery.core.errors import UserError, near_names
 from rookery.envs.make import register_callable
@@ -71,7 +73,8 @@ def _is_recipe(what: str) -> bool:
     """A plain lower-case word is meant as a recipe; environments have a version or a colon."""
     if what in recipe_names():
         return True
-    if ":" in what or "/" in what or "-v" in what or what[:1].isupper():
+    looks_like_one = ":" in what or "/" in what or "-v" in what or what[:1].isupper()
+    if looks_like_one or what in gym.registry:
         return False
     raise UserError(
         f"unknown recipe '{what}'{near_names(what, recipe_names())} (see `rookery recipes`; "

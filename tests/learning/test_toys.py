@@ -50,7 +50,7 @@ def score(run: Run, episodes: int = 40) -> float:
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary"])
 def test_every_kind_of_choice_is_learned(kind: str, algo: str, tmp_path: Path) -> None:
-    run = learn("Mirror", tmp_path, algo=algo, steps=12_000, env={"kwargs": {"kind": kind}})
+    run = learn("Mirror", tmp_path, algo=algo, steps=6_000, env={"kwargs": {"kind": kind}})
     assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS
 
 
@@ -69,15 +69,20 @@ def test_continuous_actions_are_learned(algo: str, changes: dict[str, Any], tmp_
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
 def test_choices_that_do_not_count_from_zero(kind: str, tmp_path: Path) -> None:
     env = {"kwargs": {"kind": kind, "start": 5}}
-    run = learn("Mirror", tmp_path, steps=12_000, env=env)
+    run = learn("Mirror", tmp_path, steps=6_000, env=env)
     assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("algo", "core"), [("ppo", "gru"), ("ppo", "lstm"), ("a2c", "gru")])
-def test_memory_recalls_what_was_seen_before(algo: str, core: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algo", "core", "steps"),
+    [("ppo", "gru", 8_000), ("ppo", "lstm", 8_000), ("a2c", "gru", 16_000)],
+)
+def test_memory_recalls_what_was_seen_before(
+    algo: str, core: str, steps: int, tmp_path: Path
+) -> None:
     policy = {"core": core, "core_size": 16}
-    run = learn("Recall", tmp_path, algo=algo, steps=16_000, policy=policy)
+    run = learn("Recall", tmp_path, algo=algo, steps=steps, policy=policy)
     assert score(run) == 1.0
 
 

@@ -138,7 +138,7 @@ def test_quiet_prints_nothing(cli: Cli) -> None:
 
 def test_help_and_print_config_start_nothing(cli: Cli, tmp_path: Path) -> None:
     assert "usage: rookery train RECIPE" in cli("train", "--help").out
-    assert "--ppo.gamma 0.98" in cli("train", "cartpole", "--help").out
+    assert "--ppo.gamma 0.5" in cli("train", "cartpole", "--gamma", "0.5", "--help").out
     shown = cli("train", "cartpole", "--gamma", "0.5", "--print_config")
     assert yaml.safe_load(shown.out)["ppo"]["gamma"] == 0.5
     assert shown.err == ""
@@ -169,7 +169,7 @@ BAD_TRAIN = {
     "cartpole --init-from nothing": "nothing does not exist",
     "cartpole --init-from .": "is not a run directory",
     "cartpole --config nothing.yaml": "check the path",
-    "cartpole --ppo.num_minibatches 1000": "more than the 512 samples",
+    "cartpole --envs 4 --ppo.rollout_steps 16 --ppo.num_minibatches 65": "more than the 64 samples",
 }
 
 
