@@ -15,7 +15,13 @@ from rookery.engines.interrupt import Interrupt
 from rookery.programs.formations import build_program
 from rookery.programs.validate import validate
 from rookery.roles.actor import Actor
-from rookery.roles.build import batch_spec, build_actor, build_learner, build_policy, limit_threads
+from rookery.roles.build import (
+    batch_spec,
+    build_actor,
+    build_learner,
+    build_policy,
+    compute_threads,
+)
 from rookery.roles.build import probe as probe_env
 from rookery.roles.evaluator import evaluate_config
 from rookery.roles.learner import Learner, load_weights
@@ -29,10 +35,14 @@ _LOG = logging.getLogger(__name__)
 
 def run(job: Job) -> Finish:
     """Carry the job's program to its end."""
-    config = job.config
-    program = build_program(config)
+    program = build_program(job.config)
     validate(program, "inline", carries("inline"))
-    limit_threads(program.node("learner").num_threads)
+    with compute_threads(program.node("learner").num_threads):
+        return _run(job)
+
+
+def _run(job: Job) -> Finish:
+    config = job.config
     signature = job.signature or probe_env(config)
     actors, learner = _build(job, signature)
     session = Session(config, job.run, job.callbacks, fleet=lambda: _fleet(actors))

@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rookery.cli.settings import config_from_tree
 from rookery.core.signature import Signature
 from rookery.engines.wiring import RESTARTS, Wiring
-from rookery.roles.build import build_actor, build_learner, build_policy, limit_threads
+from rookery.roles.build import build_actor, build_learner, build_policy
 from rookery.roles.evaluator import evaluate_config
 from rookery.roles.learner import Learner, load_weights
 from rookery.roles.pulse import Pulse, shares
@@ -33,7 +35,7 @@ Order = dict[str, Any]
 
 
 def _read(order: Order) -> tuple[RunConfig, Signature]:
-    limit_threads(order["num_threads"])
+    torch.set_num_threads(order["num_threads"])
     return config_from_tree(order["config"]), Signature.from_json(order["signature"])
 
 

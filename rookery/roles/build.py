@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -124,7 +125,12 @@ def build_learner(
     )
 
 
-def limit_threads(num_threads: int) -> None:
-    """Compute threads of this process; more than its share would slow all others down."""
+@contextmanager
+def compute_threads(num_threads: int) -> Iterator[None]:
+    """Compute threads of this process meanwhile; more than its share would slow all others down."""
+    before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
-    os.environ["OMP_NUM_THREADS"] = str(num_threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
