@@ -9,13 +9,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from rookery.agent import load_config, load_policy, run_of
@@ -28,7 +26,7 @@ from rookery.envs.make import is_callable_id
 from rookery.nets.actor_critic import ActorCritic
 from rookery.programs.formations import build_program
 from rookery.programs.validate import validate
-from rookery.roles.build import build_policy, probe
+from rookery.roles.build import build_policy, compute_threads, probe
 from rookery.roles.evaluator import evaluate as evaluate_policy
 from rookery.roles.learner import load_weights
 from rookery.runs.checkpoint import MANIFEST, Checkpoint, CheckpointStore, load_checkpoint
@@ -262,7 +260,7 @@ def evaluate_run(
         raise UserError(f"--max-steps: must be at least 1, got {max_steps}")
     policy, config, found = load_policy(path, checkpoint)
     mode = config.eval.deterministic if deterministic is None else deterministic
-    with _threads(config.formation_config.learner_threads):
+    with compute_threads(config.formation_config.learner_threads):
         result = evaluate_policy(
             policy,
             config.env,
@@ -273,14 +271,3 @@ def evaluate_run(
             num_envs=num_envs or config.eval.num_envs,
         )
     return result.summary() | {"checkpoint_steps": found.steps, "deterministic": mode}
-
-
-@contextlib.contextmanager
-def _threads(num_threads: int) -> Iterator[None]:
-    """Compute with this many threads: for small networks more are slower, and round otherwise."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
