@@ -1,6 +1,6 @@
 """CartPole-v1 to a mean return of 475 over 100 episodes: ours and Stable-Baselines3's, interleaved.
 
-    python benchmarks/cartpole.py [--seeds 3]
+    python benchmarks/cartpole.py [--seeds 3] [--first-seed 10]
 
 Time runs from the start of training; imports are reported apart, for both.
 """
@@ -36,11 +36,13 @@ def cell(value: float | None, unit: str = "") -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
+    # The recipe was chosen on seeds 0 to 2: judging it there would flatter it.
+    parser.add_argument("--first-seed", type=int, default=10)
     args = parser.parse_args()
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in RUNNERS}
     print("| system | seed | train s | steps | import s | 100 fresh episodes |")
     print("|---|---|---|---|---|---|")
-    for seed in range(args.seeds):
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
         for name in RUNNERS:
             row = measure(name, seed)
             results[name].append(row)
