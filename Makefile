@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Extras that `make test` needs, and the ones that `make demo` brings.
-TEST_EXTRAS := dev
+TEST_EXTRAS := dev,export,wandb,mlflow,docs
 STAMP := $(VENV)/.installed
 TEST_STAMP := $(VENV)/.installed-test
 # What others offer, for comparison, in an environment of its own.
