@@ -16,19 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from rookery.cli.settings import config_from_tree
 from rookery.core.action import from_env_form, to_env_form
 from rookery.core.errors import UserError
-from rookery.core.signature import Signature
 from rookery.core.spec import ACTION_MASK, Array, Arrays, LeafSpec
 from rookery.core.tensors import Tensors
 from rookery.nets.actor_critic import ActorCritic
-from rookery.recipes.catalog import parse_yaml
-from rookery.roles.learner import load_weights
-from rookery.runs.checkpoint import Checkpoint, load_checkpoint
-from rookery.runs.config import RunConfig
-from rookery.runs.directory import RunDirectory
-from rookery.runs.start import best_or_latest
+from rookery.runs.trained import find_trained
 
 _PLAIN = "obs"
 """Name of the one leaf of an observation that is neither a mapping nor a tuple."""
@@ -147,35 +140,4 @@ def _is_batch(name: str, array: Array, leaf: LeafSpec) -> bool:
 
 def load(run: str | Path, checkpoint: str | None = None, *, seed: int = 0) -> Agent:
     """The agent of a run directory, or of a checkpoint inside one (default: best, else latest)."""
-    return Agent(load_policy(Path(run), checkpoint)[0], seed)
-
-
-def load_policy(path: Path, which: str | None = None) -> tuple[ActorCritic, RunConfig, Checkpoint]:
-    """Policy, configuration and checkpoint (its ``weights`` part) of a run."""
-    if which is None:
-        checkpoint = best_or_latest(path, ["weights"])
-    else:
-        checkpoint = load_checkpoint(path, which, ["weights"])
-    config = load_config(run_of(checkpoint.path))
-    weights = checkpoint.parts["weights"]
-    policy = ActorCritic(config.policy, Signature.from_json(weights.data["signature"]))
-    load_weights(policy, weights)
-    policy.eval()
-    return policy, config, checkpoint
-
-
-def run_of(checkpoint: Path) -> RunDirectory:
-    """The run that a checkpoint lies in."""
-    return RunDirectory.open(checkpoint.parent.parent)
-
-
-def load_config(run: RunDirectory) -> RunConfig:
-    """The resolved configuration of a run."""
-    path = run.config_path
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"cannot read {path} ({error}); without it a run's checkpoints cannot be used"
-        ) from error
-    return config_from_tree(parse_yaml(text, str(path)))
+    return Agent(find_trained(run, checkpoint).policy, seed)

@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 
-from rookery.agent import load_config, load_policy, run_of
 from rookery.cli.settings import revised, settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
@@ -34,6 +33,7 @@ from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory, RunState
 from rookery.runs.session import Callbacks, Outcome
 from rookery.runs.start import starting_weights
+from rookery.runs.trained import find_trained, load_config, run_of
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -258,16 +258,16 @@ def evaluate_run(
             raise UserError(f"--{name}: must be at least {low}, got {value}")
     if max_steps is not None and max_steps < 1:
         raise UserError(f"--max-steps: must be at least 1, got {max_steps}")
-    policy, config, found = load_policy(path, checkpoint)
-    mode = config.eval.deterministic if deterministic is None else deterministic
-    with compute_threads(config.formation_config.learner_threads):
+    trained = find_trained(path, checkpoint)
+    mode = trained.eval.deterministic if deterministic is None else deterministic
+    with compute_threads(1):
         result = evaluate_policy(
-            policy,
-            config.env,
+            trained.policy,
+            trained.env,
             episodes=episodes,
             seed=seed,
             deterministic=mode,
-            max_steps=max_steps if max_steps is not None else config.eval.max_steps,
-            num_envs=num_envs or config.eval.num_envs,
+            max_steps=max_steps if max_steps is not None else trained.eval.max_steps,
+            num_envs=num_envs or trained.eval.num_envs,
         )
-    return result.summary() | {"checkpoint_steps": found.steps, "deterministic": mode}
+    return result.summary() | {"checkpoint_steps": trained.steps, "deterministic": mode}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rookery
-from rookery.agent import load_policy
+from rookery.runs.trained import find_trained
 from rookery.training import Run
 from tests import toy_worlds
 
@@ -102,7 +102,7 @@ def test_normalised_observations_let_a_whisper_through(tmp_path: Path) -> None:
 def test_a_time_limit_is_no_end(algo: str, final: bool, value: float, tmp_path: Path) -> None:
     """The value of a world cut by a time limit is that of the uncut one."""
     run = learn("Endless", tmp_path, algo=algo, steps=12_000, env={"kwargs": {"final": final}})
-    policy, _, _ = load_policy(run.path)
+    policy = find_trained(run.path).policy
     with torch.inference_mode():
         found = policy.value({"obs": torch.ones(1, 1)}, {}, torch.zeros(1, dtype=torch.bool))
     assert float(found) == pytest.approx(value, rel=0.12)

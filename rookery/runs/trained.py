@@ -1,0 +1,80 @@
+"""A trained policy and what is needed to play it, wherever it was found.
+
+::
+
+    trained = find_trained("runs/cartpole-...")
+    env = make_env(trained.env, render_mode="rgb_array")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rookery.cli.settings import config_from_tree
+from rookery.core.errors import UserError
+from rookery.core.signature import Signature
+from rookery.envs.make import EnvConfig
+from rookery.nets.actor_critic import ActorCritic
+from rookery.recipes.catalog import parse_yaml
+from rookery.roles.evaluator import EvalConfig
+from rookery.roles.learner import load_weights
+from rookery.runs.checkpoint import Checkpoint, load_checkpoint
+from rookery.runs.config import RunConfig
+from rookery.runs.directory import RunDirectory
+from rookery.runs.start import best_or_latest
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A policy with its weights, its environment and how it is judged."""
+
+    policy: ActorCritic
+    env: EnvConfig
+    eval: EvalConfig
+    steps: int
+    """Steps it was trained for."""
+    name: str
+    """What to call it: the run's directory."""
+
+
+def find_trained(source: str | Path, checkpoint: str | None = None) -> Trained:
+    """The policy of a run directory or of a checkpoint inside one.
+
+    ``checkpoint`` is best, latest or its steps; None takes the best, else the latest.
+    """
+    path = Path(source)
+    if checkpoint is None:
+        found = best_or_latest(path, ["weights"])
+    else:
+        found = load_checkpoint(path, checkpoint, ["weights"])
+    run = run_of(found.path)
+    config = load_config(run)
+    policy = policy_of(found, config)
+    return Trained(policy, config.env, config.eval, found.steps, run.path.name)
+
+
+def policy_of(checkpoint: Checkpoint, config: RunConfig) -> ActorCritic:
+    """The policy whose weights a checkpoint holds."""
+    weights = checkpoint.parts["weights"]
+    policy = ActorCritic(config.policy, Signature.from_json(weights.data["signature"]))
+    load_weights(policy, weights)
+    policy.eval()
+    return policy
+
+
+def run_of(checkpoint: Path) -> RunDirectory:
+    """The run that a checkpoint lies in."""
+    return RunDirectory.open(checkpoint.parent.parent)
+
+
+def load_config(run: RunDirectory) -> RunConfig:
+    """The resolved configuration of a run."""
+    path = run.config_path
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"cannot read {path} ({error}); without it a run's checkpoints cannot be used"
+        ) from error
+    return config_from_tree(parse_yaml(text, str(path)))
