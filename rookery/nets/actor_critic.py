@@ -140,10 +140,17 @@ class ActorCritic(nn.Module):
         self, obs: Tensors, state: Tensors, reset: Tensor, rng: Noise | None
     ) -> tuple[ActionOut, Tensors]:
         """Act on ``obs`` ``[B, ...]``; ``rng=None`` takes the most likely action."""
+        dist, value, state = self.distribution(obs, state, reset)
+        action = dist.mode() if rng is None else dist.sample(rng)
+        return ActionOut(action, dist.log_prob(action), value), state
+
+    def distribution(
+        self, obs: Tensors, state: Tensors, reset: Tensor
+    ) -> tuple[ActionDist, Tensor, Tensors]:
+        """What :meth:`step` chooses from, V of ``obs`` ``[B, ...]``, and the state afterwards."""
         features, critic, state = self._step_features(obs, state, reset)
         dist = self.action_head(features, obs.get(ACTION_MASK))
-        action = dist.mode() if rng is None else dist.sample(rng)
-        return ActionOut(action, dist.log_prob(action), self._value_of(critic)), state
+        return dist, self._value_of(critic), state
 
     def value(self, obs: Tensors, state: Tensors, reset: Tensor) -> Tensor:
         """V of ``obs`` ``[B, ...]``."""

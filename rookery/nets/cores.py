@@ -42,6 +42,8 @@ class Core(nn.Module):
         The sequence is cut where any environment resets and each piece runs as a whole.
         """
         state = _clear(state, reset[0])
+        if reset.shape[0] == 1:  # acting: nothing to look for, and nothing that depends on values
+            return self._run(features, state)
         cuts = (torch.nonzero(reset[1:].any(1)).flatten() + 1).tolist()
         if not cuts:
             return self._run(features, state)
