@@ -71,6 +71,7 @@ def _run(job: Job) -> Finish:
 def _loop(actors: list[Actor], learner: Learner, session: Session, interrupt: Interrupt) -> None:
     """Roles in turn until the session says that it is over."""
     learner.start()
+    session.begin(learner.save_state)
     _evaluate_pending(session, learner, interrupt)
     while session.outcome is None:
         for actor in actors:

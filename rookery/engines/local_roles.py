@@ -78,6 +78,7 @@ def learn(order: Order, control: Control, listener: Listener) -> None:
     requested: set[int] = set()
     control.send("started")
     learner.start()
+    session.begin(learner.save_state)
     waited = time.monotonic()
     try:
         while session.outcome is None:

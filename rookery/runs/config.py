@@ -43,10 +43,15 @@ class CheckpointConfig:
     """A checkpoint each this many steps (and at every evaluation, and at the end)."""
     keep: int = 3
     """The newest this many are kept, and the best."""
+    history: int = 24
+    """At most this many snapshots of the weights along the run, for `rookery record --at`; 0: none.
+    """
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "keep"):
             _at_least_one(f"checkpoint.{name}", getattr(self, name))
+        if self.history < 0 or self.history == 1:
+            raise UserError(f"checkpoint.history: must be 0 or at least 2, got {self.history}")
 
 
 @dataclass(frozen=True, kw_only=True)

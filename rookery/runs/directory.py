@@ -143,6 +143,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def history(self) -> Path:
+        """Weights as they were along the training."""
+        return self.path / "history"
+
+    @property
     def videos(self) -> Path:
         """Recorded episodes."""
         return self.path / "videos"

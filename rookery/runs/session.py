@@ -3,6 +3,7 @@
 It lives where the learner lives::
 
     session = Session(...)
+    session.begin(save_parts)
     while session.outcome is None:
         update = learner.step()
         session.after_update(update, save_parts)
@@ -22,6 +23,7 @@ from rookery.roles.learner import Update
 from rookery.runs.checkpoint import CheckpointStore, State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
+from rookery.runs.history import History
 from rookery.runs.metrics import EpisodeWindow, FanOut, MetricSink, cut, load_sink
 
 Record = dict[str, Any]
@@ -70,6 +72,7 @@ class Session:
         self.callbacks = callbacks or Callbacks()
         self.fleet = fleet or dict
         self.store = CheckpointStore(run.checkpoints, config.checkpoint.keep)
+        self.history = History(run.history, config.checkpoint.history)
         self.window = EpisodeWindow(config.metrics.window)
         self.outcome: Outcome | None = None
         self.steps = 0
@@ -98,11 +101,25 @@ class Session:
             self._sinks = FanOut([load_sink(name, self.run, purge_step=purge) for name in names])
         return self._sinks
 
+    def begin(self, parts: Parts) -> None:
+        """Call before the first update, after :meth:`load_state`: the weights training starts from.
+
+        Whatever was written beyond this point, by a sitting that was killed, is forgotten.
+        """
+        self.history.cut(self.steps)
+        self._note(parts)
+
+    def _note(self, parts: Parts, *, end: bool = False) -> None:
+        """Add to the history if it is time; nothing was learned before the first step."""
+        wall_secs = self.wall_secs if self.steps else 0.0
+        self.history.note(wall_secs, self.steps, lambda: parts()["weights"].arrays, end=end)
+
     def after_update(self, update: Update, parts: Parts) -> None:
         """Note an update; log, save and ask for evaluations where due; see whether it is over."""
         before, self.steps, self.updates = self.steps, update.steps, update.updates
         self.window.add(update.returns, update.lengths, update.info)
         self._call_back(update)
+        self._note(parts)
         config = self.config
         if _crossed(before, self.steps, config.metrics.every_steps):
             self.write(update.metrics)
@@ -233,6 +250,7 @@ class Session:
 
     def finish(self, parts: Parts) -> None:
         """The last checkpoint, to be evaluated if it was not yet."""
+        self._note(parts, end=True)
         wanted = (
             self.config.eval.episodes > 0
             and self._finished_normally()
