@@ -139,5 +139,5 @@ def _is_batch(name: str, array: Array, leaf: LeafSpec) -> bool:
 
 
 def load(run: str | Path, checkpoint: str | None = None, *, seed: int = 0) -> Agent:
-    """The agent of a run directory, or of a checkpoint inside one (default: best, else latest)."""
+    """The agent of a run (best, else latest), a checkpoint inside one, zoo:NAME or a bundle."""
     return Agent(find_trained(run, checkpoint).policy, seed)

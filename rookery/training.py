@@ -34,6 +34,7 @@ from rookery.runs.directory import RunDirectory, RunState
 from rookery.runs.session import Callbacks, Outcome
 from rookery.runs.start import starting_weights
 from rookery.runs.trained import find_trained, load_config, run_of
+from rookery.zoo.catalog import find_bundle
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -123,6 +124,11 @@ class SavedRun:
     @classmethod
     def find(cls, path: Path) -> SavedRun:
         """The run that ``path`` means: a run directory, or a checkpoint inside one."""
+        if find_bundle(path) is not None:
+            raise UserError(
+                f"{path} is not a run and cannot be resumed; "
+                f"`rookery train RECIPE --init-from {path}` trains its policy further"
+            )
         is_checkpoint = (path / MANIFEST).is_file()
         directory = run_of(path.resolve()) if is_checkpoint else RunDirectory.open(path)
         return cls(directory, load_config(directory), path if is_checkpoint else directory.path)

@@ -14,7 +14,9 @@ from rookery.cli.arguments import Arguments
 def main(argv: list[str]) -> int:
     """Evaluate and print."""
     parser = Arguments(prog="rookery eval", description=__doc__)
-    parser.add_argument("run", type=Path, help="run directory, or a checkpoint inside one")
+    parser.add_argument(
+        "run", type=Path, help="run directory, a checkpoint inside one, zoo:NAME or a bundle"
+    )
     parser.add_argument("--episodes", type=int, default=20, help="how many (default: 20)")
     parser.add_argument("--seed", type=int, default=0, help="first of one seed per episode")
     parser.add_argument("--max-steps", type=int, help="cut episodes after this many steps")

@@ -16,6 +16,7 @@ COMMANDS = {
     "eval": "play whole episodes with a trained agent and report the score",
     "recipes": "list the recipes",
     "runs": "list the runs",
+    "zoo": "list the trained agents that come with Rookery, or make such a file",
     "plan": "show who does what before anything starts",
 }
 

@@ -7,7 +7,7 @@ beside it, so a score depends neither on the number of environments nor on who f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -70,20 +70,25 @@ class Evaluation:
 
     def summary(self) -> dict[str, Any]:
         """The JSON of ``rookery eval``: mean, deviation and 95 % interval of the mean."""
-        returns = np.asarray(self.returns, np.float64)
-        num = len(returns)
-        mean = float(returns.mean())
-        std = float(returns.std(ddof=1)) if num > 1 else 0.0
-        half = 1.96 * std / math.sqrt(num)
+        mean, std, interval = mean_and_interval(self.returns)
         return {
-            "episodes": num,
+            "episodes": len(self.returns),
             "return_mean": mean,
             "return_std": std,
-            "return_ci95": [mean - half, mean + half],
+            "return_ci95": interval,
             "length_mean": float(np.mean(self.lengths)),
             "returns": list(self.returns),
             "lengths": list(self.lengths),
         }
+
+
+def mean_and_interval(scores: Sequence[float]) -> tuple[float, float, list[float]]:
+    """Mean, deviation, and 95 % interval of the mean."""
+    values = np.asarray(scores, np.float64)
+    mean = float(values.mean())
+    std = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    half = 1.96 * std / math.sqrt(len(values))
+    return mean, std, [mean - half, mean + half]
 
 
 def evaluate_config(

@@ -29,22 +29,27 @@ class WriteError(UserError):
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an :class:`OSError` of the block into a :class:`WriteError` that names ``path``."""
+def writing(path: Path, flag: str = "--run") -> Iterator[None]:
+    """Turn an :class:`OSError` of the block into a :class:`WriteError` that names ``path``.
+
+    ``flag`` is the one by which the user chose the place.
+    """
     try:
         yield
     except OSError as error:
-        raise WriteError(_explain(path, error)) from error
+        raise WriteError(_explain(path, error, flag)) from error
 
 
-def _explain(path: Path, error: OSError) -> str:
+def _explain(path: Path, error: OSError, flag: str) -> str:
     if error.errno in _FULL:
         what = "quota is used up" if error.errno == errno.EDQUOT else "disk is full"
-        return f"cannot write {path}: the {what}; free some space there, then `rookery resume`"
+        then = "then `rookery resume`" if flag == "--run" else "and try again"
+        return f"cannot write {path}: the {what}; free some space there, {then}"
     if error.errno in _FORBIDDEN:
         why = error.strerror or "permission denied"
-        return f"cannot write {path}: {why}; make it writable or choose another --run"
-    return f"cannot write {path}: {error.strerror or error}; check the disk or choose another --run"
+        return f"cannot write {path}: {why}; make it writable or choose another {flag}"
+    why = error.strerror or str(error)
+    return f"cannot write {path}: {why}; check the disk or choose another {flag}"
 
 
 def temp_name(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What a new run may start from: the weights of another run, of a checkpoint, or of a file."""
+"""What a new run may start from: the weights of a run, a checkpoint, a bundle or a file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from rookery.runs.checkpoint import (
     load_checkpoint,
 )
 from rookery.runs.tensorfile import read_safetensors
+from rookery.zoo.bundle import is_bundle, read_bundle
+from rookery.zoo.catalog import PREFIX, find_bundle
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,7 +35,10 @@ def best_or_latest(path: Path, parts: Iterable[str] | None = None) -> Checkpoint
 
 
 def starting_weights(path: Path) -> Checkpoint:
-    """The weights that ``--init-from`` names: a run, a checkpoint in one, or a safetensors file."""
+    """The weights that ``--init-from`` names: a run, a checkpoint, zoo:NAME, a safetensors file."""
+    bundle = find_bundle(path)
+    if bundle is not None and (str(path).startswith(PREFIX) or is_bundle(bundle)):
+        return _weights_of_bundle(bundle)
     if not path.is_file():
         return best_or_latest(path, ["weights"])
     if (path.parent / MANIFEST).is_file():
@@ -45,3 +50,9 @@ def starting_weights(path: Path) -> Checkpoint:
             f"--init-from {path}: {error}; give a run, a checkpoint or a safetensors file"
         ) from error
     return Checkpoint(path=path, steps=0, parts={"weights": State(arrays)})
+
+
+def _weights_of_bundle(path: Path) -> Checkpoint:
+    bundle = read_bundle(path)
+    weights = State(bundle.arrays, {"signature": bundle.info["signature"]})
+    return Checkpoint(path=path, steps=bundle.info["training"]["steps"], parts={"weights": weights})

@@ -38,6 +38,9 @@ _SAFETENSORS_TYPES = {
 }
 
 
+METADATA = "__metadata__"
+"""Where the header of a safetensors file has text of its writer's."""
+
 SavedArrays: TypeAlias = "dict[str, Array | torch.Tensor]"
 
 
@@ -46,7 +49,9 @@ class DamagedError(UserError):
 
 
 def safetensors_chunks(
-    part: str, arrays: Mapping[str, Array | torch.Tensor]
+    part: str,
+    arrays: Mapping[str, Array | torch.Tensor],
+    metadata: Mapping[str, str] | None = None,
 ) -> Iterator[memoryview]:
     """The bytes of a safetensors file, one array at a time and without copying CPU memory.
 
@@ -55,7 +60,7 @@ def safetensors_chunks(
     """
     tensors = {name: _as_tensor(part, name, array) for name, array in arrays.items()}
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     offset = 0
     for name in order:
         tensor = tensors[name]

@@ -2,12 +2,13 @@
 
 ::
 
-    trained = find_trained("runs/cartpole-...")
+    trained = find_trained("runs/cartpole-...")          # or zoo:cartpole, or my.safetensors
     env = make_env(trained.env, render_mode="rgb_array")
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from rookery.runs.checkpoint import Checkpoint, load_checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.start import best_or_latest
+from rookery.zoo.bundle import read_bundle
+from rookery.zoo.catalog import find_bundle
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +38,37 @@ class Trained:
     steps: int
     """Steps it was trained for."""
     name: str
-    """What to call it: the run's directory."""
+    """What to call it: the run's directory, or the bundle's name."""
 
 
 def find_trained(source: str | Path, checkpoint: str | None = None) -> Trained:
-    """The policy of a run directory or of a checkpoint inside one.
+    """The policy of a run directory, of a checkpoint inside one, of zoo:NAME or a bundle's file.
 
     ``checkpoint`` is best, latest or its steps; None takes the best, else the latest.
     """
-    path = Path(source)
-    if checkpoint is None:
-        found = best_or_latest(path, ["weights"])
-    else:
-        found = load_checkpoint(path, checkpoint, ["weights"])
+    bundle = find_bundle(source)
+    if bundle is not None:
+        return _of_bundle(bundle, source, checkpoint)
+    found = chosen_checkpoint(Path(source), checkpoint, ["weights"])
     run = run_of(found.path)
     config = load_config(run)
     policy = policy_of(found, config)
     return Trained(policy, config.env, config.eval, found.steps, run.path.name)
+
+
+def _of_bundle(path: Path, source: str | Path, checkpoint: str | None) -> Trained:
+    if checkpoint is not None:
+        raise UserError(f"{source} is a bundle and holds one policy; leave --checkpoint away")
+    bundle = read_bundle(path)
+    steps, name = bundle.info["training"]["steps"], bundle.info["name"]
+    return Trained(bundle.policy(), bundle.env(), bundle.eval(), steps, name)
+
+
+def chosen_checkpoint(path: Path, which: str | None, parts: Iterable[str]) -> Checkpoint:
+    """The checkpoint that RUN and ``--checkpoint`` mean."""
+    if which is None:
+        return best_or_latest(path, parts)
+    return load_checkpoint(path, which, parts)
 
 
 def policy_of(checkpoint: Checkpoint, config: RunConfig) -> ActorCritic:

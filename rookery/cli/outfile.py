@@ -1,0 +1,27 @@
+"""A file that a command is told to write: refused early where it cannot go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rookery.core.errors import UserError
+
+
+def check_out(path: Path, suffixes: Sequence[str], *, force: bool) -> None:
+    """Refuse ``--out`` before any work is done for it."""
+    if path.suffix not in suffixes:
+        ending = f"'{path.suffix}'" if path.suffix else "no ending"
+        raise UserError(f"--out {path}: it has {ending}; name a file {' or '.join(suffixes)}")
+    if path.is_dir():
+        raise UserError(f"--out {path}: it is a directory; give the name of a file")
+    if not path.parent.is_dir():
+        raise UserError(f"--out {path}: there is no directory {path.parent}; make it first")
+    if path.exists() and not force:
+        raise UserError(f"{path} already exists; --force replaces it")
+
+
+def size_text(num_bytes: int) -> str:
+    """``37.4 kB``."""
+    size = num_bytes / 1000
+    return f"{size:.1f} kB" if size < 1000 else f"{size / 1000:.1f} MB"

@@ -1,0 +1,108 @@
+"""From a run to a bundle: play it to know its score, and gather what is to be known about it.
+
+::
+
+    packed = pack(Path("runs/cartpole-..."), name="cartpole", episodes=100)
+    write_bundle(path, packed.info, packed.arrays)
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rookery.core.errors import UserError
+from rookery.core.spec import ArraySpec
+from rookery.nets.actor_critic import ActorCritic
+from rookery.roles.build import compute_threads
+from rookery.roles.evaluator import EvalConfig, Evaluation, evaluate, mean_and_interval
+from rookery.runs.checkpoint import Checkpoint
+from rookery.runs.config import RunConfig
+from rookery.runs.tensorfile import SavedArrays
+from rookery.runs.trained import chosen_checkpoint, load_config, policy_of, run_of
+from rookery.zoo.bundle import NETWORK
+from rookery.zoo.catalog import check_name, find_bundle
+
+SEED = 0
+"""First seed of the evaluation: that of `rookery eval`, which repeats it."""
+
+_PACKAGES = ("rookery", "torch", "numpy", "gymnasium")
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What a bundle will hold."""
+
+    info: dict[str, Any]
+    arrays: SavedArrays
+
+
+def pack(run: Path, *, name: str, episodes: int = 100, checkpoint: str | None = None) -> Packed:
+    """Evaluate a policy of ``run`` as its settings say, and gather what a bundle holds."""
+    check_name(name)
+    if episodes < 2:
+        raise UserError(f"--episodes: an interval needs at least 2, got {episodes}")
+    if find_bundle(run) is not None:
+        raise UserError(f"{run} is a bundle already; copy its file, or give the run it came from")
+    found = chosen_checkpoint(run, checkpoint, ["weights", "session"])
+    config = load_config(run_of(found.path))
+    policy = policy_of(found, config)
+    with compute_threads(1):
+        result = evaluate(
+            policy,
+            config.env,
+            episodes=episodes,
+            seed=SEED,
+            deterministic=config.eval.deterministic,
+            max_steps=config.eval.max_steps,
+            num_envs=config.eval.num_envs,
+        )
+    return Packed(_info(name, config, policy, found, result), dict(policy.state_dict()))
+
+
+def _info(
+    name: str, config: RunConfig, policy: ActorCritic, found: Checkpoint, result: Evaluation
+) -> dict[str, Any]:
+    settings = config.to_tree()
+    return {
+        "name": name,
+        "network": NETWORK,
+        "policy": settings["policy"],
+        "signature": policy.signature.to_json(),
+        "state": {leaf: _array(spec) for leaf, spec in policy.state_spec.items()},
+        "env": settings["env"],
+        "eval": settings["eval"],
+        "training": {
+            "recipe": config.recipe,
+            "steps": found.steps,
+            "secs": round(found.parts["session"].data["wall_secs"], 1),
+            "settings": settings,
+        },
+        "score": _score(config.eval, result),
+        "versions": {package: metadata.version(package) for package in _PACKAGES}
+        | {"python": platform.python_version()},
+    }
+
+
+def _array(spec: ArraySpec) -> dict[str, Any]:
+    return {"shape": list(spec.shape), "dtype": spec.dtype.name}
+
+
+def _score(config: EvalConfig, result: Evaluation) -> dict[str, Any]:
+    """The score, and all that ``rookery eval`` must be told to find it again."""
+    scores = result.lengths if config.score == "length" else result.returns
+    mean, _, interval = mean_and_interval(scores)
+    return {
+        "by": config.score,
+        "mean": mean,
+        "ci95": interval,
+        "episodes": len(result.returns),
+        "seed": SEED,
+        "deterministic": config.deterministic,
+        "max_steps": config.max_steps,
+        "return_mean": mean_and_interval(result.returns)[0],
+        "length_mean": mean_and_interval(result.lengths)[0],
+    }
