@@ -31,6 +31,7 @@ from rookery.roles.learner import load_weights
 from rookery.runs.checkpoint import MANIFEST, Checkpoint, CheckpointStore, load_checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory, RunState
+from rookery.runs.metrics import check_sink_there
 from rookery.runs.session import Callbacks, Outcome
 from rookery.runs.start import starting_weights
 from rookery.runs.trained import find_trained, load_config, run_of
@@ -201,6 +202,8 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
     if start is not None:
         _check_start(start, policy, config)
     return signature
+    for sink in config.metrics.sinks:
+        check_sink_there(sink)
 
 
 def _check_start(start: Checkpoint, policy: ActorCritic, config: RunConfig) -> None:

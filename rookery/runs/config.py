@@ -63,7 +63,7 @@ class MetricsConfig:
     window: int = 100
     """rollout/* values are over the last this many episodes."""
     sinks: tuple[str, ...] = ("jsonl", "tensorboard")
-    """Where records go: jsonl, tensorboard, or package.module:Class."""
+    """Where records go: jsonl, tensorboard, wandb, mlflow, or package.module:Class."""
     info_keys: tuple[str, ...] = ()
     """Values copied from info at the end of each episode, as rollout/info_<key>_mean."""
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import itertools
 import json
 import math
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 _TAIL_BYTES = 1 << 16
-_BUILTIN = ("jsonl", "tensorboard")
+_SERVICES = ("wandb", "mlflow")
+"""Sinks that need a package of the same name, and the extra of that name."""
+_BUILTIN = ("jsonl", "tensorboard", *_SERVICES)
 
 
 @runtime_checkable
@@ -160,7 +163,7 @@ class TensorBoardSink:
         """Write the numbers of ``record``; text and missing values are left out."""
         summary = self._summary()
         for key, value in record.items():
-            number = _scalar(key, value)
+            number = scalar(key, value)
             if key != "steps" and isinstance(number, int | float):
                 summary.value.add(tag=key, simple_value=float(number))
         self._put(summary=summary, step=int(record["steps"]))
@@ -227,6 +230,18 @@ def check_sink_name(spec: str) -> None:
         raise UserError(f"unknown metric sink '{spec}'{hint}")
 
 
+def check_sink_there(spec: str) -> None:
+    """Refuse a sink whose package is not installed."""
+    if spec in _SERVICES:
+        found = importlib.util.find_spec(spec)
+        # A directory of that name, which W&B itself leaves behind, has no origin.
+        if found is None or found.origin is None:
+            raise UserError(
+                f"metric sink '{spec}' needs the package {spec}; "
+                f'`pip install "rookery[{spec}]"` brings it'
+            )
+
+
 def load_sink(spec: str, run: RunDirectory, *, purge_step: int | None = None) -> MetricSink:
     """The sink called ``spec`` for ``run``: a built-in name, or ``module:Class`` of your own."""
     builtin: dict[str, Callable[[], MetricSink]] = {
@@ -234,8 +249,13 @@ def load_sink(spec: str, run: RunDirectory, *, purge_step: int | None = None) ->
         "tensorboard": lambda: TensorBoardSink(run.tensorboard_dir, purge_step),
     }
     check_sink_name(spec)
+    check_sink_there(spec)
     if spec in builtin:
         return builtin[spec]()
+    if spec in _SERVICES:
+        from rookery.runs.courier import Courier
+
+        return Courier(spec, run)
     module_name, _, class_name = spec.partition(":")
     return _own_sink(spec, module_name, class_name, run)
 
@@ -322,7 +342,7 @@ def _mean(values: list[float] | list[int]) -> float:
     return sum(values) / len(values)  # fsum would raise on what overflows
 
 
-def _scalar(key: str, value: Any) -> Any:
+def scalar(key: str, value: Any) -> Any:
     """``value`` as a plain Python value; NumPy and torch scalars are unwrapped."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -341,7 +361,7 @@ def _describe(value: Any) -> str:
 
 
 def _plain(key: str, value: Any) -> Any:
-    value = _scalar(key, value)
+    value = scalar(key, value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
