@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -27,6 +30,7 @@ from rookery.roles.evaluator import evaluate_config
 from rookery.roles.learner import Learner, load_weights
 from rookery.roles.pulse import shares
 from rookery.runs.checkpoint import State
+from rookery.runs.config import RunConfig
 from rookery.runs.session import Session
 from rookery.transport.memory import BlockSink, BlockSource, ParamCell, RolloutBlock
 
@@ -45,13 +49,14 @@ def _run(job: Job) -> Finish:
     config = job.config
     signature = job.signature or probe_env(config)
     actors, learner = _build(job, signature)
-    session = Session(config, job.run, job.callbacks, fleet=lambda: _fleet(actors))
+    turns = _Turns(config)
+    session = Session(config, job.run, job.callbacks, fleet=lambda: _fleet(actors, turns))
     try:
         _restore(job, actors, learner, session)
         with Interrupt() as interrupt:
-            _loop(actors, learner, session, interrupt)
+            _loop(actors, learner, session, interrupt, turns)
             session.finish(lambda: _parts(actors, learner))
-            _evaluate_pending(session, learner, interrupt)
+            _evaluate_pending(session, learner, interrupt, turns)
             if interrupt.requested:
                 session.stop("interrupted", interrupt.reason)
     finally:
@@ -68,20 +73,51 @@ def _run(job: Job) -> Finish:
     )
 
 
-def _loop(actors: list[Actor], learner: Learner, session: Session, interrupt: Interrupt) -> None:
+class _Turns:
+    """How long each role had its turn: in one thread, whoever has not waits."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.started = time.monotonic()
+        self.secs = {"actor": 0.0, "learner": 0.0}
+        if config.eval.episodes:
+            self.secs["evaluator"] = 0.0
+
+    @contextmanager
+    def of(self, role: str) -> Iterator[None]:
+        """The turn of ``role``."""
+        begun = time.monotonic()
+        yield
+        self.secs[role] = self.secs.get(role, 0.0) + time.monotonic() - begun
+
+    def wait_shares(self, num_actors: int) -> dict[str, float]:
+        """Share of the time that each role had to wait for the others; of actors the mean."""
+        life = max(time.monotonic() - self.started, 1e-9)
+        busy = self.secs | {"actor": self.secs["actor"] / num_actors}
+        return {f"fleet/{role}_wait_share": 1 - secs / life for role, secs in busy.items()}
+
+
+def _loop(
+    actors: list[Actor],
+    learner: Learner,
+    session: Session,
+    interrupt: Interrupt,
+    turns: _Turns,
+) -> None:
     """Roles in turn until the session says that it is over."""
     learner.start()
     session.begin(learner.save_state)
-    _evaluate_pending(session, learner, interrupt)
+    _evaluate_pending(session, learner, interrupt, turns)
     while session.outcome is None:
-        for actor in actors:
-            while actor.ready():
-                actor.step()
+        with turns.of("actor"):
+            for actor in actors:
+                while actor.ready():
+                    actor.step()
         if not learner.ready():
             raise RuntimeError("no role can go on: the program is not wired as a cycle")
-        update = learner.step()
+        with turns.of("learner"):
+            update = learner.step()
         session.after_update(update, lambda: _parts(actors, learner))
-        _evaluate_pending(session, learner, interrupt)
+        _evaluate_pending(session, learner, interrupt, turns)
         if interrupt.requested:
             session.stop("interrupted", interrupt.reason)
 
@@ -146,18 +182,24 @@ def _parts(actors: list[Actor], learner: Learner) -> dict[str, State]:
     return parts
 
 
-def _evaluate_pending(session: Session, learner: Learner, interrupt: Interrupt) -> None:
+def _evaluate_pending(
+    session: Session, learner: Learner, interrupt: Interrupt, turns: _Turns
+) -> None:
     for steps in session.evaluations_due():
         weights = session.store.load(steps, parts=["weights"]).parts["weights"]
         policy = build_policy(session.config, learner.policy.signature)
         load_weights(policy, weights)
-        result = evaluate_config(session.config, policy, should_stop=lambda: interrupt.requested)
+        with turns.of("evaluator"):
+            result = evaluate_config(
+                session.config, policy, should_stop=lambda: interrupt.requested
+            )
         if result is None:
             return
         session.on_evaluation(steps, result.summary())
 
 
-def _fleet(actors: list[Actor]) -> dict[str, float]:
-    """Where the time goes: one thread never waits, so environments and the rest."""
+def _fleet(actors: list[Actor], turns: _Turns) -> dict[str, float]:
+    """Where the time goes."""
     env = sum(shares(actor.pulse.cells)["env"] for actor in actors)
-    return {"fleet/actors": len(actors), "fleet/env_share": env}
+    fleet = {"fleet/actors": len(actors), "fleet/env_share": env}
+    return fleet | turns.wait_shares(len(actors))

@@ -16,7 +16,7 @@ from rookery.engines.wiring import RESTARTS, Wiring
 from rookery.roles.build import build_actor, build_learner, build_policy
 from rookery.roles.evaluator import evaluate_config
 from rookery.roles.learner import Learner, load_weights
-from rookery.roles.pulse import Pulse, shares
+from rookery.roles.pulse import START, Pulse, shares
 from rookery.runs.checkpoint import load_checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
@@ -174,23 +174,29 @@ def _complain(waited: float, missing: list[int]) -> float:
 
 def _fleet(wiring: Wiring, learner: Learner) -> dict[str, float]:
     """Who waits for whom: the bottleneck of the fleet."""
-    rows = [shares(cells) for cells in wiring.arena.arrays["pulse"]]
-    return {
+    rows = [shares(cells) for cells in wiring.actor_pulses()]
+    fleet = {
         "fleet/actors": len(rows),
         "fleet/actor_env_share": sum(row["env"] for row in rows) / len(rows),
         "fleet/actor_wait_share": sum(row["wait"] for row in rows) / len(rows),
         "fleet/learner_wait_share": shares(learner.pulse.cells)["wait"],
         "fleet/restarts": int(wiring.counters[RESTARTS]),
     }
+    evaluator = wiring.evaluator_pulse()
+    if evaluator[START]:
+        fleet["fleet/evaluator_wait_share"] = shares(evaluator)["wait"]
+    return fleet
 
 
 def judge(order: Order, control: Control, listener: Listener) -> None:
     """The evaluator's process: scores the checkpoints it is told of."""
     config, signature = _read(order)
+    pulse = Pulse(Wiring.attach(config, signature, order["fds"]).evaluator_pulse())
     store = Path(order["run"])
     control.send("started")
     while True:
-        message = listener.wait(timeout_secs=POLL_SECS)
+        with pulse.waiting():
+            message = listener.wait(timeout_secs=POLL_SECS)
         if message is None:
             continue
         if message["kind"] == "stop":

@@ -90,6 +90,15 @@ class Wiring:
         cells: Array = self.arena.arrays["pulse"][replica]
         return cells
 
+    def actor_pulses(self) -> list[Array]:
+        """The pulses of all actors."""
+        return [self.actor_pulse(replica) for replica in range(len(self.actor_bells))]
+
+    def evaluator_pulse(self) -> Array:
+        """Cells of the evaluator's pulse."""
+        cells: Array = self.arena.arrays["pulse"][-1]
+        return cells
+
     @property
     def counters(self) -> Array:
         """What the driver counts: restarts."""
@@ -110,8 +119,8 @@ def _specs(config: RunConfig, signature: Signature) -> dict[str, ArraySpec]:
     params = param_specs(FlatParams(policy).tensors())
     return {
         "flags": ArraySpec((slots,), np.dtype(np.int64)),
-        # One row a cache line: each actor writes its own at every step.
-        "pulse": ArraySpec((num_actors, max(pulse.SIZE, 8)), np.dtype(np.float64)),
+        # One row a cache line: each actor writes its own at every step. The last: the evaluator.
+        "pulse": ArraySpec((num_actors + 1, max(pulse.SIZE, 8)), np.dtype(np.float64)),
         "counters": ArraySpec((8,), np.dtype(np.int64)),
         **{f"params/{name}": spec for name, spec in params.items()},
         **{f"block/{name}": spec for name, spec in block.items()},

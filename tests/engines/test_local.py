@@ -58,6 +58,7 @@ def test_callbacks_run_in_the_driver_and_can_stop_the_run(tmp_path: Path) -> Non
     assert last["fleet/actors"] == 2
     assert 0 <= last["fleet/actor_wait_share"] <= 1
     assert 0 <= last["fleet/learner_wait_share"] <= 1
+    assert 0 <= last.get("fleet/evaluator_wait_share", 0.0) <= 1
 
 
 @pytest.mark.slow
