@@ -175,7 +175,12 @@ def start_run(
 
 
 def continue_run(
-    saved: SavedRun, config: RunConfig, callbacks: Callbacks, *, new_goal: bool = False
+    saved: SavedRun,
+    config: RunConfig,
+    callbacks: Callbacks,
+    *,
+    new_goal: bool = False,
+    announce: Callable[[RunDirectory, Checkpoint], None] = lambda run, checkpoint: None,
 ) -> Run:
     """Another sitting of an existing run; ``new_goal``: the score to stop at was given anew."""
     checkpoint = saved.load()
@@ -185,6 +190,7 @@ def continue_run(
         wall_secs = checkpoint.parts["session"].data["wall_secs"]
         return Run(saved.directory.path, Finish(settled, checkpoint.steps, updates, wall_secs))
     signature = check(config)
+    announce(saved.directory, checkpoint)
     job = Job(config, saved.directory, callbacks, resume=checkpoint, signature=signature)
     return _sitting(job)
 

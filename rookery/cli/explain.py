@@ -18,6 +18,7 @@ TRAIN_FLAGS = {
     "--config FILE": "YAML laid over the recipe, such as a run's config.yaml.",
     "--init-from RUN|FILE": "Start with the weights of another run or of a safetensors file.",
     "--print_config": "Print all settings as YAML and exit.",
+    "--plain": "Print progress as plain lines, also on a terminal.",
     "--quiet": "Print nothing but errors.",
     "-h, --help": "Print this and exit.",
 }

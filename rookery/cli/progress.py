@@ -1,13 +1,46 @@
-"""Plain progress lines on standard error: one per record."""
+"""Where progress goes: plain lines on standard error, or the live view if that is a terminal."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rookery.cli.live.view import LiveView
+    from rookery.runs.checkpoint import Checkpoint
+    from rookery.runs.config import RunConfig
+    from rookery.runs.directory import RunDirectory
     from rookery.training import Run
+
+_NOT_FOR_DRAWING = ("", "dumb", "unknown")
+"""Values of TERM of terminals whose cursor cannot be moved."""
+
+
+def open_display(config: RunConfig, switches: Collection[str]) -> Lines | LiveView:
+    """What shows the run.
+
+    ::
+
+        with open_display(config, switches) as display:
+            display.begin(run)              # or display.go_on(run, checkpoint)
+            display.record(record)          # as often as there is one
+            display.finish(done)
+    """
+    lines = Lines(quiet="quiet" in switches)
+    if lines.quiet or "plain" in switches or not can_draw():
+        return lines
+    from rookery.cli.live.view import LiveView
+
+    return LiveView(config, lines)
+
+
+def can_draw() -> bool:
+    """Whether standard error is a terminal on which the cursor can be moved."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    return terminal and os.environ.get("TERM", "") not in _NOT_FOR_DRAWING
 
 
 class Lines:
@@ -15,6 +48,19 @@ class Lines:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to give back."""
+
+    def begin(self, run: RunDirectory) -> None:
+        """A new run."""
+        self.say(f"run {run.path}")
+
+    def go_on(self, run: RunDirectory, checkpoint: Checkpoint) -> None:
+        """Another sitting of a run, which the user has just named."""
 
     def say(self, text: str) -> None:
         """One line."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rookery.cli.arguments import HELP, split_words
-from rookery.cli.progress import Lines, exit_code
+from rookery.cli.progress import exit_code, open_display
 from rookery.core.errors import UserError, near_names
 from rookery.runs.session import Callbacks
 
@@ -26,7 +26,7 @@ FLAGS = {
 
 def main(argv: list[str]) -> int:
     """Resume; 0 when finished, solved or nothing to do, 130 when interrupted."""
-    words = split_words(argv, {"quiet"})
+    words = split_words(argv, {"quiet", "plain"})
     if HELP in words.switches:
         print(_help())
         return 0
@@ -40,12 +40,17 @@ def main(argv: list[str]) -> int:
     from rookery.cli.settings import revised_by_flags
     from rookery.training import SavedRun, continue_run
 
-    lines = Lines(quiet="quiet" in words.switches)
     saved = SavedRun.find(Path(path))
     config = revised_by_flags(saved.config, words.flags)
-    callbacks = Callbacks(on_record=[lines.record])
-    run = continue_run(saved, config, callbacks, new_goal="stop_at" in words.flags)
-    lines.finish(run)
+    with open_display(config, words.switches) as display:
+        run = continue_run(
+            saved,
+            config,
+            Callbacks(on_record=[display.record]),
+            new_goal="stop_at" in words.flags,
+            announce=display.go_on,
+        )
+        display.finish(run)
     return exit_code(run)
 
 
@@ -56,4 +61,5 @@ def _help() -> str:
         "RUN is a run directory, or a checkpoint inside one.",
     ]
     lines += [f"  --{name.replace('_', '-'):<12} {about}" for name, about in FLAGS.items()]
+    lines += ["  --plain        print lines, also on a terminal"]
     return "\n".join([*lines, "  --quiet        print nothing but errors"])

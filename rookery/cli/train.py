@@ -8,7 +8,7 @@ import yaml
 
 from rookery.cli.arguments import HELP, split_words
 from rookery.cli.explain import general_help, settings_help
-from rookery.cli.progress import Lines, exit_code
+from rookery.cli.progress import exit_code, open_display
 from rookery.cli.settings import settings_from_flags
 from rookery.runs.session import Callbacks
 
@@ -17,7 +17,7 @@ PROG = "rookery train"
 
 def main(argv: list[str]) -> int:
     """Train; 0 when finished or solved, 130 when interrupted."""
-    words = split_words(argv, {"quiet", "print_config"})
+    words = split_words(argv, {"quiet", "plain", "print_config"})
     what = words.one_name(PROG)
     if HELP in words.switches and what is None and "config" not in words.flags:
         print(general_help())
@@ -32,13 +32,13 @@ def main(argv: list[str]) -> int:
         return 0
     from rookery.training import start_run
 
-    lines = Lines(quiet="quiet" in words.switches)
-    done = start_run(
-        config,
-        path=Path(run) if run else None,
-        init_from=Path(init_from) if init_from else None,
-        callbacks=Callbacks(on_record=[lines.record]),
-        announce=lambda directory: lines.say(f"run {directory.path}"),
-    )
-    lines.finish(done)
+    with open_display(config, words.switches) as display:
+        done = start_run(
+            config,
+            path=Path(run) if run else None,
+            init_from=Path(init_from) if init_from else None,
+            callbacks=Callbacks(on_record=[display.record]),
+            announce=display.begin,
+        )
+        display.finish(done)
     return exit_code(done)

@@ -1,0 +1,1 @@
+"""The live view of ``rookery train`` and ``rookery resume`` on a terminal."""
