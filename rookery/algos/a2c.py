@@ -37,6 +37,8 @@ class A2CConfig(OnPolicyConfig):
 class A2C(OnPolicyAlgorithm[A2CConfig]):
     """The algorithm; see :mod:`rookery.algos.algorithm` for the loop that calls it."""
 
+    Config = A2CConfig
+
     def minibatches(self, batch: Batch, rng: np.random.Generator) -> Iterator[Batch]:
         """The batch as a whole, once."""
         return minibatches(batch, recurrent=self.recurrent, num_minibatches=1, rng=rng)

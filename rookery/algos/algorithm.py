@@ -10,7 +10,6 @@ The learner's loop::
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from rookery.algos.on_policy import Batch, OnPolicyConfig
 from rookery.core.errors import UserError, near_names
+from rookery.core.names import load_object
 from rookery.core.records import Rollout
 from rookery.core.tensors import Tensors
 
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 class Algorithm(Protocol):
-    """A loss over batches, with the state it needs beside the networks."""
+    """A loss over batches, with the state it needs beside the networks.
+
+    A class is built as ``Class(config, recurrent=..., device=...)`` and names the dataclass of its
+    settings as ``Class.Config``.
+    """
 
     config: OnPolicyConfig
 
@@ -53,39 +57,45 @@ class Algorithm(Protocol):
         ...
 
 
-_MODULES = {
-    "a2c": ("rookery.algos.a2c", "A2C", "A2CConfig"),
-    "ppo": ("rookery.algos.ppo", "PPO", "PPOConfig"),
-}
+_OURS = {"a2c": "rookery.algos.a2c:A2C", "ppo": "rookery.algos.ppo:PPO"}
 
 
 def algorithm_names() -> list[str]:
-    """Names for ``--algo``."""
-    return sorted(_MODULES)
+    """Names for ``--algo``; ``package.module:Class`` is one too."""
+    return sorted(_OURS)
 
 
-def _entry(name: str) -> tuple[Any, Any]:
-    if name not in _MODULES:
+def algorithm_class(name: str) -> Any:
+    """The class called ``name``: one of ours, or ``package.module:Class``."""
+    if ":" not in name and name not in _OURS:
         raise UserError(
-            f"--algo: unknown '{name}'{near_names(name, _MODULES)} "
-            f"(one of {', '.join(algorithm_names())})"
+            f"--algo: unknown '{name}'{near_names(name, _OURS)} "
+            f"(one of {', '.join(algorithm_names())}, or package.module:Class)"
         )
-    module_name, algorithm, config = _MODULES[name]
-    module = importlib.import_module(module_name)
-    return getattr(module, algorithm), getattr(module, config)
+    found = load_object(_OURS.get(name, name), "--algo")
+    config = getattr(found, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, OnPolicyConfig)):
+        raise UserError(
+            f"--algo: {name} needs a class attribute Config, a dataclass made from "
+            "rookery.algos.on_policy:OnPolicyConfig"
+        )
+    return found
+
+
+def block_name(name: str) -> str:
+    """The name of the settings of an algorithm: ``ppo``, or ``reinforce`` for ``mine:Reinforce``."""
+    return name.rpartition(":")[2].lower()
 
 
 def config_class(name: str) -> type[OnPolicyConfig]:
     """The config dataclass of the algorithm called ``name``."""
-    found: type[OnPolicyConfig] = _entry(name)[1]
+    found: type[OnPolicyConfig] = algorithm_class(name).Config
     return found
 
 
-def build_algorithm(config: OnPolicyConfig, *, recurrent: bool, device: torch.device) -> Algorithm:
-    """The algorithm that ``config`` belongs to."""
-    for name in _MODULES:
-        algorithm, config_type = _entry(name)
-        if type(config) is config_type:
-            built: Algorithm = algorithm(config, recurrent=recurrent, device=device)
-            return built
-    raise TypeError(f"no algorithm takes a {type(config).__name__}")
+def build_algorithm(
+    name: str, config: OnPolicyConfig, *, recurrent: bool, device: torch.device
+) -> Algorithm:
+    """The algorithm called ``name``."""
+    built: Algorithm = algorithm_class(name)(config, recurrent=recurrent, device=device)
+    return built

@@ -52,6 +52,8 @@ class PPOConfig(OnPolicyConfig):
 class PPO(OnPolicyAlgorithm[PPOConfig]):
     """The algorithm; see :mod:`rookery.algos.algorithm` for the loop that calls it."""
 
+    Config = PPOConfig
+
     def minibatches(self, batch: Batch, rng: np.random.Generator) -> Iterator[Batch]:
         """Every minibatch of every epoch, in a new random order each epoch."""
         for _ in range(self.config.num_epochs):

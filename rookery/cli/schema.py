@@ -22,7 +22,7 @@ from typing import Any, Literal, NoReturn
 
 from jsonargparse import ArgumentParser, set_parsing_settings
 
-from rookery.algos.algorithm import algorithm_names, config_class
+from rookery.algos.algorithm import algorithm_names, block_name, config_class
 from rookery.cli.arguments import seconds
 from rookery.core.errors import UserError, near_names
 from rookery.core.schedule import LinearSchedule
@@ -86,7 +86,13 @@ class Schema:
 
     def __init__(self, algo: str, formation: str) -> None:
         self.algo, self.formation = algo, formation
-        blocks = {algo: config_class(algo), formation: formation_config_class(formation)}
+        self.block = block_name(algo)
+        if self.block in (*_TOP, *_SECTIONS, *CHOICES, *FORMATIONS):
+            raise UserError(
+                f"--algo: {algo} would name its settings '{self.block}', which is taken; "
+                "give the class another name"
+            )
+        blocks = {self.block: config_class(algo), formation: formation_config_class(formation)}
         self.sections: dict[str, type[Any]] = {**_SECTIONS, **blocks}
         self.kinds: dict[str, Any] = {name: kind for name, (kind, _, _) in _TOP.items()}
         for section, cls in self.sections.items():
@@ -101,7 +107,7 @@ class Schema:
             "time_limit": "time_limit_secs",
             "envs": "env.num_envs",
             "actors": f"{self.formation}.num_actors",
-            "gamma": f"{self.algo}.gamma",
+            "gamma": f"{self.block}.gamma",
             "lr": "optimizer.lr",
             "log_every": "metrics.every_steps",
             "save_every": "checkpoint.every_steps",
@@ -144,7 +150,7 @@ class Schema:
             kind = "algo" if section in algorithm_names() else "formation"
             return f": this run uses {kind} {getattr(self, kind)}; choose {kind} {section} for it"
         known = [write(known) for known in (*self.short_flags, *self.kinds, *CHOICES)]
-        close = near_names(write(name), known) or near_names(write(f"{self.algo}.{name}"), known)
+        close = near_names(write(name), known) or near_names(write(f"{self.block}.{name}"), known)
         return close or "; `rookery train RECIPE --help` lists all"
 
     def value(self, path: str, text: str) -> Any:
@@ -191,7 +197,7 @@ class Schema:
                 recipe=str(tree.get("recipe") or ""),
                 algo=self.algo,
                 formation=self.formation,
-                algo_config=values.pop(self.algo),
+                algo_config=values.pop(self.block),
                 formation_config=values.pop(self.formation),
                 **values,
             )
@@ -251,13 +257,13 @@ class Schema:
 
     def _named(self, error: UserError) -> UserError:
         """Components call themselves algo and formation; people know them by their names."""
-        text = re.sub(r"^algo\.", f"{self.algo}.", str(error))
+        text = re.sub(r"^algo\.", f"{self.block}.", str(error))
         return type(error)(re.sub(r"^formation\.", f"{self.formation}.", text))
 
 
 def drop_other_blocks(tree: Tree, algo: str, formation: str) -> Tree:
     """``tree`` without the blocks of algorithms and formations that were not chosen."""
-    others = {*algorithm_names(), *FORMATIONS} - {algo, formation}
+    others = {*algorithm_names(), *FORMATIONS} - {block_name(algo), formation}
     return {key: value for key, value in tree.items() if key not in others}
 
 

@@ -112,7 +112,7 @@ def build_learner(
     """The learner."""
     policy = build_policy(config, signature)
     algorithm = build_algorithm(
-        config.algo_config, recurrent=policy.recurrent, device=torch_device(config)
+        config.algo, config.algo_config, recurrent=policy.recurrent, device=torch_device(config)
     )
     return Learner(
         policy=policy,

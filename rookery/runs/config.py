@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from rookery.algos.algorithm import block_name
 from rookery.algos.on_policy import OnPolicyConfig
 from rookery.algos.ppo import PPOConfig
 from rookery.core.errors import UserError
@@ -120,14 +121,14 @@ class RunConfig:
         if parts > available:
             what = "environments (a recurrent policy is split by environments)"
             raise UserError(
-                f"{self.algo}.num_minibatches: {parts} is more than the {available} "
+                f"{block_name(self.algo)}.num_minibatches: {parts} is more than the {available} "
                 f"{what if recurrent else 'samples'} of one batch; lower it or raise --envs"
             )
 
     def to_tree(self) -> dict[str, Any]:
         """Nested plain data, blocks named after algorithm and formation; what config.yaml holds."""
         tree: dict[str, Any] = _plain(asdict(self))
-        tree[self.algo] = tree.pop("algo_config")
+        tree[block_name(self.algo)] = tree.pop("algo_config")
         tree[self.formation] = tree.pop("formation_config")
         return tree
 

@@ -268,7 +268,7 @@ def learner_over(
     cell = ParamCell()
     learner = Learner(
         policy=policy,
-        algorithm=build_algorithm(A2CConfig(), recurrent=policy.recurrent, device=CPU),
+        algorithm=build_algorithm("a2c", A2CConfig(), recurrent=policy.recurrent, device=CPU),
         optimizer=config or OptimizerConfig(lr=0.1),
         source=BlockSource(block),
         params=cell,
