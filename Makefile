@@ -15,7 +15,7 @@ PEERS_STAMP := $(PEERS_VENV)/.installed
 
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test test-fast test-long lint format bench system-deps clean
+.PHONY: demo test test-fast test-long lint format bench docs system-deps clean
 
 demo: $(STAMP)
 	$(BIN)/rookery train cartpole
@@ -41,6 +41,11 @@ format: $(TEST_STAMP)
 
 bench: $(STAMP) $(PEERS_STAMP)
 	$(BIN)/python benchmarks/run.py
+
+# The documentation as a site in build/site; a broken link is an error.
+docs: $(TEST_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html"
 
 # Debian packages that some tests need; none yet.
 system-deps:
