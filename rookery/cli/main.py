@@ -22,6 +22,7 @@ COMMANDS = {
 
 INTERRUPTED = 130
 
+    "doctor": "check this machine and what a run needs of it",
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code."""
