@@ -17,12 +17,13 @@ COMMANDS = {
     "recipes": "list the recipes",
     "runs": "list the runs",
     "zoo": "list the trained agents that come with Rookery, or make such a file",
+    "export": "write a policy as an ONNX or torch.export file",
+    "doctor": "check this machine and what a run needs of it",
     "plan": "show who does what before anything starts",
 }
 
 INTERRUPTED = 130
 
-    "doctor": "check this machine and what a run needs of it",
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code."""
