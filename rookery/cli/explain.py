@@ -17,6 +17,8 @@ TRAIN_FLAGS = {
     "--run DIR": "Where the run is written; default: runs/<name>-<date>-<id>.",
     "--config FILE": "YAML laid over the recipe, such as a run's config.yaml.",
     "--init-from RUN|FILE": "Start with the weights of another run or of a safetensors file.",
+    "--seeds N": "Train N seeds, from --seed on, each a run in one directory; then plot them.",
+    "--jobs N": "How many seeds train side by side; default: as many as the cores carry.",
     "--print_config": "Print all settings as YAML and exit.",
     "--plain": "Print progress as plain lines, also on a terminal.",
     "--quiet": "Print nothing but errors.",

@@ -16,6 +16,7 @@ COMMANDS = {
     "eval": "play whole episodes with a trained agent and report the score",
     "recipes": "list the recipes",
     "runs": "list the runs",
+    "plot": "draw the learning curves of runs",
     "zoo": "list the trained agents that come with Rookery, or make such a file",
     "export": "write a policy as an ONNX or torch.export file",
     "doctor": "check this machine and what a run needs of it",

@@ -9,6 +9,7 @@ import yaml
 from rookery.cli.arguments import HELP, split_words
 from rookery.cli.explain import general_help, settings_help
 from rookery.cli.progress import exit_code, open_display
+from rookery.cli.seeds import Seeds, train_seeds
 from rookery.cli.settings import settings_from_flags
 from rookery.runs.session import Callbacks
 
@@ -23,6 +24,7 @@ def main(argv: list[str]) -> int:
         print(general_help())
         return 0
     run, init_from = words.take("run"), words.take("init_from")
+    seeds = Seeds.take(words)
     config = settings_from_flags(what, words.flags)
     if HELP in words.switches:
         print(settings_help(config, what or "--config FILE", prog=PROG))
@@ -30,6 +32,14 @@ def main(argv: list[str]) -> int:
     if "print_config" in words.switches:
         print(yaml.safe_dump(config.to_tree(), sort_keys=False), end="")
         return 0
+    if seeds is not None:
+        return train_seeds(
+            seeds,
+            config,
+            words,
+            path=Path(run) if run else None,
+            init_from=Path(init_from) if init_from else None,
+        )
     from rookery.training import start_run
 
     with open_display(config, words.switches) as display:

@@ -563,8 +563,25 @@ def is_run(path: Path) -> bool:
     return (path / "config.yaml").is_file() or (path / "checkpoints").is_dir()
 
 
+def runs_inside(path: Path) -> list[Path]:
+    """The runs directly inside ``path``, such as the seeds of a group; ``seed-2`` before 10."""
+    with contextlib.suppress(OSError):
+        return sorted((entry for entry in path.iterdir() if is_run(entry)), key=_by_number)
+    return []
+
+
+def _by_number(path: Path) -> tuple[str, int]:
+    stem, _, number = path.name.rpartition("-")
+    return (stem, int(number)) if number.isdecimal() else (path.name, 0)
+
+
 def no_such_run(path: Path) -> UserError:
-    """The error for a ``path`` that is not a run; names runs beside it with a similar name."""
+    """The error for a ``path`` that is not a run; names runs inside it or of a similar name."""
+    several = runs_inside(path)
+    if several:
+        return UserError(
+            f"{path} is not a run directory but holds runs; give one, such as {several[0]}"
+        )
     what = "is not a run directory" if path.exists() else "does not exist"
     runs: list[str] = []
     with contextlib.suppress(OSError):

@@ -35,7 +35,7 @@ from typing import Any, Literal, get_args
 
 from rookery.core.errors import UserError
 from rookery.runs.atomic import TEMP_PREFIX, write_atomic, writing
-from rookery.runs.checkpoint import CheckpointStore, is_run, no_such_run
+from rookery.runs.checkpoint import CheckpointStore, is_run, no_such_run, runs_inside
 
 _log = logging.getLogger(__name__)
 
@@ -236,10 +236,10 @@ class RunDirectory:
 
 
 def list_runs(root: Path) -> list[RunSummary]:
-    """The runs directly under ``root``, the last active first."""
+    """The runs under ``root``, alone or in a group of seeds, the last active first."""
     root = Path(root)
     try:
-        paths = [path for path in root.iterdir() if is_run(path)]
+        paths = [run for path in root.iterdir() for run in _one_or_several(path)]
     except FileNotFoundError:
         raise UserError(f"{root} does not exist; name the directory of your runs") from None
     except OSError as error:
@@ -247,6 +247,10 @@ def list_runs(root: Path) -> list[RunSummary]:
             f"cannot list {root}: {error.strerror}; name the directory of your runs"
         ) from error
     return sorted(map(_summary, paths), key=lambda run: run.last_activity, reverse=True)
+
+
+def _one_or_several(path: Path) -> list[Path]:
+    return [path] if is_run(path) else runs_inside(path)
 
 
 def _summary(path: Path) -> RunSummary:

@@ -26,7 +26,7 @@ PAGES += sorted((ROOT / "docs").rglob("*.md"))
 SHELL = ("bash", "sh")
 SWITCHES = {"train": {"quiet", "print_config"}, "plan": {"mermaid"}}
 """Commands that take settings, and their flags without a value."""
-NOT_SETTINGS = ("run", "init_from")
+NOT_SETTINGS = ("run", "init_from", "seeds", "jobs")
 A_RUN = Path("runs/first")
 """The run that the pages speak of."""
 

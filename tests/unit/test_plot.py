@@ -1,0 +1,291 @@
+"""``rookery plot`` as a person meets it: real runs, real pictures, one line for an error."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rookery.cli.main import main
+from rookery.runs.curve_picture import Wanted, compose
+from rookery.runs.curves import Spread
+from rookery.runs.plotting import stretches
+
+REPOSITORY = Path(__file__).parents[2]
+TINY = [
+    *("--steps", "1500", "--envs", "4", "--ppo.rollout_steps", "32", "--ppo.num_epochs", "1"),
+    *("--log-every", "125", "--metrics.sinks", "jsonl", "--stop-at", "none", "--quiet"),
+    *("--eval.episodes", "3", "--eval.max_steps", "60", "--eval-every", "750"),
+]
+Plot = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with two seeds of two learning rates; do not change it."""
+    root = tmp_path_factory.mktemp("runs")
+    for lr in ("0.001", "0.01"):
+        for seed in ("0", "1"):
+            path = root / f"lr{lr}" / f"seed-{seed}"
+            flags = ["--lr", lr, "--seed", seed, "--run", str(path)]
+            assert main(["train", "cartpole", *TINY, *flags]) == 0
+    return root
+
+
+@pytest.fixture
+def plot(runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Plot:
+    """Runs ``rookery plot`` beside the runs."""
+    monkeypatch.chdir(runs)
+
+    def call(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["plot", *map(str, words)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def picture(path: Path) -> np.ndarray[Any, Any]:
+    """A picture's pixels, once it is known to be one that shows something."""
+    with Image.open(path) as image:
+        image.load()
+        pixels = np.asarray(image.convert("RGB")).astype(int)
+    height, width, _ = pixels.shape
+    assert width == 1152
+    assert 650 <= height <= 1100
+    assert (pixels[[0, -1]] == 255).all(), "a white margin: nothing is cut off"
+    return pixels
+
+
+def share_of(pixels: np.ndarray[Any, Any], colour: str) -> float:
+    """Which share of the picture has this colour."""
+    wanted = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return float((np.abs(pixels - wanted).max(axis=2) < 12).mean())
+
+
+BLUE, ORANGE = "#0072B2", "#D55E00"
+
+
+def test_one_run_is_drawn_into_its_own_directory(plot: Plot, runs: Path) -> None:
+    run = runs / "lr0.001" / "seed-0"
+    expected = run / "plots" / "return.png"
+    assert plot(run) == (0, f"{expected}\n", "")
+    pixels = picture(expected)
+    assert share_of(pixels, BLUE) > 0.001
+    assert share_of(pixels, ORANGE) == 0
+    again = expected.read_bytes()
+    assert plot(run)[0] == 0, "its own place is written anew"
+    assert expected.read_bytes() == again, "the same numbers are the same picture"
+
+
+def test_two_groups_have_two_colours_and_say_what_differs(plot: Plot, tmp_path: Path) -> None:
+    out = tmp_path / "two.png"
+    assert plot("lr0.001", "lr0.01", "--out", out) == (0, f"{out}\n", "")
+    pixels = picture(out)
+    assert share_of(pixels, BLUE) > 0.001
+    assert share_of(pixels, ORANGE) > 0.001
+    assert plot("lr0.001", "lr0.01", "--out", tmp_path / "two.svg")[0] == 0
+    text = (tmp_path / "two.svg").read_text()
+    for said in (
+        "lr 0.001 (mean of 2 seeds)",
+        "lr 0.01 (mean of 2 seeds)",
+        "band: lowest to highest seed",
+        "evaluation, 95 % interval of its mean",
+        "thin: single seeds",
+        "steps (thousands)",
+        "training return (mean of 100 episodes)",
+        "CartPole-v1",
+    ):
+        assert said in text
+    assert str(tmp_path) not in text, "no path is drawn"
+
+
+def test_the_numbers_behind_the_curve_are_those_of_the_records(runs: Path) -> None:
+    composed = compose([runs / "lr0.01"], Wanted(smooth=1))
+    (curve,) = composed.picture.curves
+    assert (composed.num_runs, composed.key, composed.window) == (2, "rollout/return_mean", 1)
+    points = []
+    for seed in (0, 1):
+        lines = (runs / "lr0.01" / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()
+        records = [r for r in map(json.loads, lines) if "rollout/return_mean" in r]
+        points.append(([r["steps"] for r in records], [r["rollout/return_mean"] for r in records]))
+    assert curve.spread is not None
+    assert len(curve.raw) == len(points) == 2
+    middle = len(curve.spread.x) // 2
+    at = curve.spread.x[middle]
+    values = [np.interp(at, steps, returns) for steps, returns in points]
+    assert curve.spread.centre[middle] == pytest.approx(sum(values) / 2)
+    assert curve.spread.low[middle] == pytest.approx(min(values))
+    assert curve.spread.high[middle] == pytest.approx(max(values))
+    assert [len(played.x) for played in curve.evaluations] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--x", "wall"], "seconds of training"),
+        (["--y", "entropy"], "entropy of the policy (nats)"),
+        (["--y", "length"], "training episode length (steps)"),
+        (["--y", "eval/return_mean"], "return in evaluation"),
+        (["--y", "train/value_loss"], "train/value_loss"),
+        (["--smooth", "5"], "before smoothing over 5 records"),
+        (["--title", "My title"], "My title"),
+        (["--labels", "slow"], "slow (mean of 2 seeds)"),
+        (["--band", "std"], "band: mean ± standard deviation over seeds"),
+        (["--band", "iqr"], "interquartile mean of 2 seeds"),
+        (["--no-group"], "seed 1"),
+    ],
+)
+def test_what_is_asked_for_is_drawn(
+    flags: list[str], said: str, plot: Plot, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.svg"
+    assert plot("lr0.001", *flags, "--out", out) == (0, f"{out}\n", "")
+    assert said in out.read_text()
+
+
+def test_pdf(plot: Plot, tmp_path: Path) -> None:
+    assert plot("lr0.001", "--out", tmp_path / "a.pdf")[0] == 0
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
+
+
+def test_length_is_drawn_where_it_is_what_counts(runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs / "lr0.001" / "seed-0", run, symlinks=True)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("score: return", "score: length"))
+    assert compose([run]).key == "rollout/length_mean"
+
+
+def test_a_seed_without_metrics_is_left_out_and_said(
+    plot: Plot, runs: Path, tmp_path: Path
+) -> None:
+    group = tmp_path / "group"
+    shutil.copytree(runs / "lr0.001", group, symlinks=True)
+    (group / "seed-1" / "metrics.jsonl").unlink()
+    code, out, err = plot(group)
+    assert (code, out) == (0, f"{group / 'plots' / 'return.png'}\n")
+    assert err == f"left out, nothing to draw yet: {group / 'seed-1'}\n"
+    (group / "seed-0" / "metrics.jsonl").write_text("")
+    code, _, err = plot(group)
+    assert code == 2
+    assert err.startswith("rookery: ")
+    assert "no metrics yet" in err
+    assert len(err.splitlines()) == 1
+
+
+BAD = {
+    "": "required: RUN",
+    "nothing": "nothing does not exist",
+    "lr0.001/seed-0/logs": "is not a run directory",
+    "lr0.001/seed-9": "did you mean",
+    "lr0.001 lr0.01": "where to? give --out",
+    "lr0.001 --y retrun": "did you mean 'return'?",
+    "lr0.001 --y nonsense": "(there are: eval/length_mean, eval/return_mean",
+    "lr0.001 --out a.gif": "'.gif'; name a file .png or .svg or .pdf",
+    "lr0.001 --out a": "no ending",
+    "lr0.001 --out lr0.01/seed-0/config.yaml": "'.yaml'",
+    "lr0.001 --out no/where/a.png": "there is no directory",
+    "lr0.001 --x step": "invalid choice: 'step'",
+    "lr0.001 --band rnge": "invalid choice",
+    "lr0.001 --smooth 0": "--smooth: '0' is no number of records",
+    "lr0.001 --smooth much": "give 1 or more, or auto",
+    "lr0.001 --labels a,b": "--labels: 2 given for 1 curves",
+    "lr0.001 --lable a": "did you mean '--labels'",
+    "lr0.001 --group --no-group": "not allowed with",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_what_cannot_be_drawn_is_one_line(words: str, plot: Plot, runs: Path) -> None:
+    before = sorted(runs.rglob("*"))
+    code, out, err = plot(*words.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("rookery: ")
+    assert len(err.splitlines()) == 1
+    assert BAD[words] in err
+    assert sorted(runs.rglob("*")) == before
+
+
+def test_an_existing_file_is_replaced_only_by_force(plot: Plot, tmp_path: Path) -> None:
+    out = tmp_path / "mine.png"
+    out.write_text("mine")
+    code, _, err = plot("lr0.001", "--out", out)
+    assert code == 2
+    assert "already exists; --force replaces it" in err
+    assert out.read_text() == "mine"
+    assert plot("lr0.001", "--out", out, "--force")[0] == 0
+    picture(out)
+
+
+def test_damaged_metrics_are_named(plot: Plot, runs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs / "lr0.001" / "seed-0", run, symlinks=True)
+    metrics = run / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole + '{"steps": 99')
+    assert plot(run)[0] == 0, "a torn last line is that of a run that goes on"
+    metrics.write_text("junk\n" + whole)
+    code, _, err = plot(run)
+    assert code == 2
+    assert "line 1, is not JSON" in err
+
+
+@pytest.mark.slow
+def test_without_a_screen_and_with_a_home_that_cannot_be_written(
+    runs: Path, tmp_path: Path
+) -> None:
+    """As root no directory is read-only; a file in place of a home cannot be written either."""
+    home = tmp_path / "home"
+    home.write_text("")
+    hidden = ("DISPLAY", "WAYLAND_DISPLAY", "MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    (tmp_path / "tmp").mkdir()
+    environment |= {
+        "HOME": str(home),
+        "TMPDIR": str(tmp_path / "tmp"),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "rookery", "plot", "lr0.001", "--out", str(tmp_path / "a.png")],
+        cwd=runs,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    picture(tmp_path / "a.png")
+
+
+def test_a_curve_is_dotted_where_seeds_have_ended_unless_that_is_hardly_visible() -> None:
+    x = np.array([0.0, 50.0, 100.0, 101.0, 150.0, 200.0])
+    nothing = np.zeros(6)
+    long = Spread(x, nothing, nothing, nothing, np.array([2, 2, 2, 1, 1, 1]))
+    assert stretches(long) == [slice(0, 3), slice(3, 6)]
+    short = Spread(x, nothing, nothing, nothing, np.array([2, 2, 2, 2, 2, 1]))
+    assert stretches(short) == [slice(0, 5)]
+
+
+def test_help_is_quick_to_come_by(plot: Plot) -> None:
+    code, out, _ = plot("--help")
+    assert code == 0
+    assert "--smooth" in out
+    probe = "import sys, rookery.cli.main as m; m.main(['--help']); print(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    assert "'matplotlib'" not in done.stdout
+    assert io.StringIO(done.stdout).readline().startswith("usage: rookery")
