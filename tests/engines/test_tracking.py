@@ -135,9 +135,10 @@ def test_wandb_has_settings_and_history_and_goes_on_in_the_same_run(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_wandb_leaves_no_process_under_local_nor_after_ctrl_c(tmp_path: Path) -> None:
-    run = tmp_path / "tracked-until-ctrl-c"
-    flags = ["--steps", "100000000", "--metrics.sinks", "jsonl,wandb", "--engine", "local"]
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_wandb_leaves_no_process_after_ctrl_c(tmp_path: Path, engine: str) -> None:
+    run = tmp_path / f"tracked-until-ctrl-c-{engine}"
+    flags = ["--steps", "100000000", "--metrics.sinks", "jsonl,wandb", "--engine", engine]
     process = start(run, *TINY, *flags, env=QUIET | {"TRACKED_RUN": run.name})
     until(lambda: wandb_files(run) and "wandb-0" in members(run), "W&B has begun")
     assert any("wandb-core" in title for title in left_behind(run))  # the gate sees them
