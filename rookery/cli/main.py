@@ -14,6 +14,8 @@ COMMANDS = {
     "train": "train a recipe, an environment or a factory",
     "resume": "go on with a run",
     "eval": "play whole episodes with a trained agent and report the score",
+    "watch": "see an agent play, in a window or in the terminal",
+    "record": "write a video of an agent",
     "recipes": "list the recipes",
     "runs": "list the runs",
     "plot": "draw the learning curves of runs",

@@ -1,0 +1,100 @@
+"""Write a video of an agent, or of an agent at several times of its training, and its numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rookery.play.drawn import PICTURE, choose_mode
+from rookery.play.panel import is_snake, panel_for
+from rookery.play.past import past_agents
+from rookery.play.player import Player
+from rookery.play.recording import GAP, Scene, record_episodes
+from rookery.play.video import check_path, open_video
+from rookery.play.window import headless
+from rookery.roles.build import compute_threads
+from rookery.runs.atomic import write_atomic, writing
+from rookery.runs.trained import Trained, find_trained
+
+LARGE, SMALL = 1.4, 1.0
+"""Sizes of a panel: alone in an MP4, or where room and bytes are dear."""
+WIDE = 1920
+"""Pictures of environments side by side are made smaller to stay within this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOrder:
+    """What to record."""
+
+    source: str
+    out: Path
+    checkpoint: str | None = None
+    num_episodes: int = 1
+    max_steps: int | None = None
+    fps: float | None = None
+    """Pictures a second; None: as the environment says."""
+    at: Sequence[float] = ()
+    """Training times in seconds, for agents side by side."""
+    seed: int = 0
+    deterministic: bool | None = None
+    panel: bool = False
+    """Show what the agent makes of it beside the picture; Snake always does."""
+    force: bool = False
+
+
+def record(order: RecordOrder) -> dict[str, Any]:
+    """Play, and write the video and its JSON file; what the latter holds."""
+    check_path(order.out, force=order.force)
+    headless()
+    trained = find_trained(order.source, order.checkpoint)
+    choose_mode(trained.env, (PICTURE,))
+    with contextlib.ExitStack() as closing, compute_threads(1):
+        scenes = _scenes(order, trained, closing)
+        player = scenes[0].player
+        fps = order.fps or player.fps
+        with open_video(order.out, fps=fps) as video:
+            episodes = record_episodes(
+                scenes, num_episodes=order.num_episodes, fps=fps, add=video.add
+            )
+        summary = {
+            "agent": trained.name,
+            "environment": trained.env.id,
+            "deterministic": player.deterministic,
+            "fps": fps,
+            "episodes": episodes,
+        }
+    path = order.out.with_suffix(".json")
+    with writing(path):
+        write_atomic(path, json.dumps(summary, indent=1).encode() + b"\n", durable=False)
+    return summary
+
+
+def _scenes(order: RecordOrder, trained: Trained, closing: contextlib.ExitStack) -> list[Scene]:
+    """One for the agent, or one for each of the times asked for."""
+    with_panel = order.panel or is_snake(trained)
+    small = bool(order.at) or order.out.suffix.lower() == ".gif"
+
+    def scene(agent: Trained, **more: Any) -> Scene:
+        player = Player(
+            agent,
+            mode=PICTURE,
+            seed=order.seed,
+            deterministic=order.deterministic,
+            max_steps=order.max_steps,
+        )
+        closing.enter_context(player)
+        panel = panel_for(agent) if with_panel else None
+        return Scene(player, panel, unit=SMALL if small else LARGE, **more)
+
+    if not order.at:
+        return [scene(trained)]
+    agents = past_agents(order.source, trained, order.at)
+    width = (WIDE - GAP * (len(agents) - 1)) // len(agents)
+    return [
+        scene(it.trained, caption=it.caption, trained_secs=it.wall_secs, most_width=width)
+        for it in agents
+    ]
