@@ -38,9 +38,19 @@ def open_display(config: RunConfig, switches: Collection[str]) -> Lines | LiveVi
 
 
 def can_draw() -> bool:
-    """Whether standard error is a terminal on which the cursor can be moved."""
-    terminal = sys.stderr is not None and sys.stderr.isatty()
-    return terminal and os.environ.get("TERM", "") not in _NOT_FOR_DRAWING
+    """Whether standard error is a terminal whose cursor can be moved, and ours to draw on."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        return False
+    known = os.environ.get("TERM", "") not in _NOT_FOR_DRAWING
+    return known and in_foreground(sys.stderr.fileno())
+
+
+def in_foreground(terminal: int) -> bool:
+    """Whether nobody else, such as a shell, is talking to the user on ``terminal``."""
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return True  # not our controlling terminal: it has no foreground for us to be in
 
 
 class Lines:

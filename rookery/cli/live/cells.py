@@ -29,7 +29,6 @@ class Glyphs:
     tees: str
     """Towards the right, left, bottom, top."""
     mark: str
-    goal: str
     cut: str
     interval: str
     dot: str
@@ -41,8 +40,8 @@ class Glyphs:
         return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-UNICODE = Glyphs(True, "━", "─", "─", "│", "╭╮╰╯", "├┤┬┴", "◆", "┄", "…", "±", "·")
-ASCII = Glyphs(False, "#", "-", "-", "|", "++++", "++++", "o", "-", "~", "+-", "-")
+UNICODE = Glyphs(True, "━", "─", "─", "│", "╭╮╰╯", "├┤┬┴", "◆", "…", "±", "·")
+ASCII = Glyphs(False, "#", "-", "-", "|", "++++", "++++", "o", "~", "+-", "-")
 
 
 def width_of(line: Line) -> int:

@@ -81,11 +81,14 @@ class _Picture:
         percent: Line = [(f"{share:.0%}", "value")]
         left: list[Line] = [[(self._left(), "")]] if self._left() else []
         for parts in ([self._steps(), percent, *left], [self._near_steps(), *left], [percent]):
-            beside = joined(parts, "  ")
-            room = width - width_of(beside) - 2
+            room = self._room_for_bar(parts, width)
             if room >= _LEAST_BAR:
+                beside = joined(parts, "  ")
                 return [*bar(share, room, self.glyphs, "bar"), ("  ", ""), *beside]
         return bar(share, width, self.glyphs, "bar")
+
+    def _room_for_bar(self, parts: list[Line], width: int) -> int:
+        return width - width_of(joined(parts, "  ")) - 2
 
     def _steps(self) -> Line:
         total = self.story.config.total_steps
@@ -239,9 +242,10 @@ class _Picture:
             for fact in facts
             if fact.value != UNKNOWN
         ]
-        if width_of(self._near_steps()) + len(self._left()) + _LEAST_BAR + 4 > self.width:
+        left: list[Line] = [[(self._left(), "")]] if self._left() else []
+        if self._room_for_bar([self._near_steps(), *left], self.width) < _LEAST_BAR:
             told.append(Fact("steps", self._near_steps(), -2))
-            if self._left():
+            if left:
                 told.append(Fact("left", [(self._left().removesuffix(" left"), "")], -1))
         return sorted(told, key=lambda fact: fact.rank)
 

@@ -87,10 +87,11 @@ class _Canvas:
         return round((high - y) / (high - low) * (self.rows * self.down - 1))
 
     def level(self, y: float) -> None:
-        """A line across; whatever comes later is drawn over it."""
-        row = self._y(y) // self.down
+        """A dotted line across; whatever comes later is drawn over it."""
+        row, level = divmod(self._y(y), self.down)
+        dots = chr(0x2800 + _DOTS[level][0]) if self.glyphs.unicode else "-"
         for column in range(self.columns):
-            self.over[row, column] = (self.glyphs.goal, "goal")
+            self.over[row, column] = (dots, "goal")
 
     def mark(self, point: Point) -> None:
         """One marked cell."""

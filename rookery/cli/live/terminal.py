@@ -77,13 +77,6 @@ class Screen:
             columns, rows = os.get_terminal_size(self.descriptor)
         return columns or 80, rows or 24
 
-    def in_foreground(self) -> bool:
-        """Whether the terminal is ours to draw on, and not a shell's."""
-        try:
-            return os.tcgetpgrp(self.descriptor) == os.getpgrp()
-        except OSError:
-            return True  # not our controlling terminal: nobody else is in front either
-
     def forget(self) -> None:
         """Draw the next picture where the cursor is; the last one stays."""
         self._drawn = 0
@@ -97,9 +90,11 @@ class Screen:
         if size[0] < before[0] or self._drawn >= size[1]:
             # What is drawn was wrapped or scrolled by the terminal: begin with a clean one.
             start = "\x1b[H\x1b[J"
-            above = list(self._said)[-max(size[1] - len(picture) - 1, 0) :]
+            room = max(size[1] - len(picture) - 1, 0)
+            above = list(self._said)[len(self._said) - min(room, len(self._said)) :]
         else:
             start = f"\x1b[{self._drawn}A" if self._drawn else ""
+            start += "\x1b[J" if above else ""  # they may be longer than a row
         lines = [*above, *map(self._painted, picture)]
         self._drawn = len(picture)
         body = "".join(f"\x1b[2K{line}\r\n" for line in lines)
@@ -181,11 +176,14 @@ class Diversion:
         return [line.decode("utf-8", "replace") for line in lines]
 
     def end(self) -> list[str]:
-        """Lead everything back to the terminal; what was still on its way."""
+        """Lead everything back to the terminal; what was still on its way. Once is enough."""
+        if not self._saved:
+            return []
         _flush()
         for descriptor, saved in self._saved.items():
             os.dup2(saved, descriptor)
             os.close(saved)
+        self._saved.clear()
         rest = [*self.lines(), self._pending.decode("utf-8", "replace")]
         os.close(self.pipe)
         return [line for line in rest if line]

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -30,12 +30,13 @@ from typing import TYPE_CHECKING, Any
 from rookery.cli.live.frame import compose
 from rookery.cli.live.story import Record, Story
 from rookery.cli.live.terminal import Diversion, Screen
-from rookery.cli.progress import Lines
+from rookery.cli.progress import Lines, in_foreground
 from rookery.core.errors import UserError
 from rookery.runs.config import RunConfig
 from rookery.runs.metrics import read_metrics
 
 if TYPE_CHECKING:
+    from rookery.engines.engine import Finish
     from rookery.runs.checkpoint import Checkpoint
     from rookery.runs.directory import RunDirectory
     from rookery.training import Run
@@ -73,12 +74,17 @@ class LiveView:
         self._start(story)
 
     def _start(self, story: Story) -> None:
-        self._show = _Show(story, self._heard)
-        self._show.start()
+        try:
+            self._show = _Show(story, self._heard)
+        except OSError as error:
+            _LOG.warning("no live view: %s", error)
+            self._show = None
+        else:
+            self._show.start()
 
     def record(self, record: Record) -> None:
         """Hand over a record."""
-        if self._show is not None and self._show.failed:
+        if self._show is None or self._show.failed:
             self.lines.record(record)
         else:
             self._heard.append((record, time.monotonic()))
@@ -86,20 +92,13 @@ class LiveView:
     def finish(self, run: Run) -> None:
         """The last picture and how it ended."""
         finish = run.finish
-        self._end(
-            lambda story: story.end(
-                finish.outcome.state,
-                steps=finish.steps,
-                secs=finish.wall_secs,
-                restarts=finish.restarts,
-            )
-        )
+        self._end(finish.outcome.state, finish)
         self.lines.finish(run)
 
-    def _end(self, conclude: Callable[[Story], Any]) -> None:
+    def _end(self, state: str, finish: Finish | None = None) -> None:
         show, self._show = self._show, None
         if show is not None:
-            show.end(conclude)
+            show.end(state, finish)
 
     def __exit__(
         self,
@@ -107,8 +106,7 @@ class LiveView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        self._end(lambda story: setattr(story, "state", state))
+        self._end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
 
 
 class _Show:
@@ -152,9 +150,7 @@ class _Show:
                     self._draw(now)
                     shown = state
         except Exception as error:
-            self.failed = True
-            self._end_diversion()
-            _LOG.warning("the live view ended (%r); the run goes on, in plain lines", error)
+            self._fail(error)
 
     def _pause(self) -> float:
         return _SAY_SECS if self._said else 1 / DRAWS_PER_SEC
@@ -166,29 +162,44 @@ class _Show:
     def _draw(self, now: float) -> None:
         said, self._said = self._said, []
         screen = self._screen
-        if not screen.in_foreground():
+        if not in_foreground(screen.descriptor):
             screen.forget()
             screen.say(said)
             return
         screen.draw(compose(self.story, now, *screen.size(), screen.glyphs), said)
 
-    def end(self, conclude: Callable[[Story], Any]) -> None:
+    def end(self, state: str, finish: Finish | None) -> None:
         """Stop the thread, draw the last picture and give the terminal back."""
         self._over.set()
         os.eventfd_write(self._bell, 1)
         self._thread.join(_END_SECS)
         if self._continued is not None:
             signal.signal(signal.SIGCONT, self._continued)
-        if not self.failed and not self._thread.is_alive():
-            self._said += self._end_diversion()
-            self._hear()
-            conclude(self.story)
-            self._draw(time.monotonic())
+        self._said += self._diversion.end()
+        if self._thread.is_alive():
+            return  # the terminal takes no more, as after Ctrl-S
+        try:
+            if not self.failed:
+                self._conclude(state, finish)
+        except Exception as error:
+            self._fail(error)
         self._screen.close()
         os.close(self._bell)
 
-    def _end_diversion(self) -> list[str]:
-        return self._diversion.end()
+    def _conclude(self, state: str, finish: Finish | None) -> None:
+        self._hear()
+        now, story = time.monotonic(), self.story
+        steps, secs, restarts = story.steps, story.elapsed_secs(now), story.restarts
+        if finish is not None:
+            steps, secs, restarts = finish.steps, finish.wall_secs, finish.restarts
+        story.end(state, steps=steps, secs=secs, restarts=restarts)
+        self._draw(now)
+
+    def _fail(self, error: Exception) -> None:
+        """A fault of the view is no reason to end a run."""
+        self.failed = True
+        self._screen.say(self._said + self._diversion.end())
+        _LOG.warning("the live view ended (%r); the run goes on, in plain lines", error)
 
 
 def _history(path: Path) -> Iterable[Record]:
