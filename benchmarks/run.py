@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("cartpole.py", "local_speed.py", "snake_speed.py")
+SCRIPTS = ("cartpole.py", "local_speed.py", "snake_speed.py", "live_view.py")
 
 
 def main() -> None:
