@@ -24,7 +24,7 @@ PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
 
 SHELL = ("bash", "sh")
-SWITCHES = {"train": {"quiet", "print_config"}, "plan": {"mermaid"}}
+SWITCHES = {"train": {"quiet", "plain", "print_config"}, "plan": {"mermaid"}}
 """Commands that take settings, and their flags without a value."""
 NOT_SETTINGS = ("run", "init_from", "seeds", "jobs")
 A_RUN = Path("runs/first")
