@@ -202,14 +202,14 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
             f"engine {config.engine} starts other processes, which cannot see a Python callable: "
             "put it in a module and train 'module:name', or use engine inline"
         )
+    for sink in config.metrics.sinks:
+        check_sink_there(sink)
     validate(build_program(config), config.engine, carries(config.engine))
     signature = probe(config)
     policy = build_policy(config, signature)
     if start is not None:
         _check_start(start, policy, config)
     return signature
-    for sink in config.metrics.sinks:
-        check_sink_there(sink)
 
 
 def _check_start(start: Checkpoint, policy: ActorCritic, config: RunConfig) -> None:
