@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Extras that `make test` needs, and the ones that `make demo` brings.
 TEST_EXTRAS := dev,export,wandb,mlflow,docs
 STAMP := $(VENV)/.installed
+DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 TEST_STAMP := $(VENV)/.installed-test
 # What others offer, for comparison, in an environment of its own.
 PEERS_VENV := .venv-peers
@@ -15,11 +16,13 @@ PEERS_STAMP := $(PEERS_VENV)/.installed
 
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test test-fast test-long lint format bench docs system-deps clean
+.PHONY: demo test test-fast test-long lint format bench docs pictures system-deps clean
 
 demo: $(STAMP)
-	$(BIN)/rookery train cartpole
-	$(BIN)/rookery runs
+	$(BIN)/rookery train cartpole --run $(DEMO)
+	$(BIN)/rookery eval $(DEMO) --episodes 100
+	$(BIN)/rookery plot $(DEMO)
+	$(BIN)/rookery record $(DEMO) --out $(DEMO)/demo.mp4 --max-steps 300
 
 test: $(TEST_STAMP) lint
 	$(BIN)/python -m pytest -m "not long"
@@ -46,6 +49,10 @@ bench: $(STAMP) $(PEERS_STAMP)
 docs: $(TEST_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
+
+# The pictures of the documentation, made anew by real runs.
+pictures: $(STAMP)
+	for script in live_view curves agents; do $(BIN)/python docs/make/$$script.py || exit 1; done
 
 # Debian packages that some tests need; none yet.
 system-deps:

@@ -10,7 +10,11 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTSIDE = {"README.md": "start.md", "CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "contributing.md"}
+OUTSIDE = {
+    "README.md": "start.md",
+    "CHANGELOG.md": "changes.md",
+    "CONTRIBUTING.md": "contributing.md",
+}
 """Pages of the repository's root and what they are called on the site."""
 
 _LINK = re.compile(r"(\]\(|src=\")([^)\s\"#:]+)(?=[#)\"])")

@@ -6,7 +6,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -18,43 +17,14 @@ from rookery.cli.main import COMMANDS
 from rookery.cli.main import main as rookery
 from rookery.cli.settings import settings_from_flags
 from rookery.core.errors import UserError
+from tests.docs.pages import A_RUN, FENCE, PAGES, ROOT, SHELL, Block, blocks, write_files
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
-PAGES += sorted((ROOT / "docs").rglob("*.md"))
-
-SHELL = ("bash", "sh")
 SWITCHES = {"train": {"quiet", "plain", "print_config"}, "plan": {"mermaid"}}
 """Commands that take settings, and their flags without a value."""
 NOT_SETTINGS = ("run", "init_from", "seeds", "jobs")
-A_RUN = Path("runs/first")
-"""The run that the pages speak of."""
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PICTURE = re.compile(r"<!-- (rookery [^\n]*) -->\n```mermaid\n(.*?)```", re.DOTALL)
-_FILE_NAME = re.compile(r"# ([\w/]+\.(?:py|yaml))\n")
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page."""
-
-    page: Path
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page.relative_to(ROOT)}: {self.text.strip().splitlines()[0]}"
-
-
-def blocks(*languages: str) -> list[Block]:
-    return [
-        Block(page, language, text)
-        for page in PAGES
-        for language, text in _FENCE.findall(page.read_text("utf-8"))
-        if language in languages
-    ]
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -78,11 +48,8 @@ COMMAND_LINES = [
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the files that the pages name, and a run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the current directory
-    for block in blocks("python", "yaml"):
-        name = _FILE_NAME.match(block.text)
-        if name:
-            (tmp_path / name[1]).write_text(block.text, "utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    write_files(tmp_path)
     (tmp_path / A_RUN).mkdir(parents=True)
     (tmp_path / A_RUN / "config.yaml").write_text(config_of_a_run(), "utf-8")
     return tmp_path
@@ -116,14 +83,14 @@ def check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def anchors(page: Path) -> set[str]:
     """The anchors that a page's headings get."""
-    text = _FENCE.sub("", page.read_text("utf-8"))
+    text = FENCE.sub("", page.read_text("utf-8"))
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings}
 
 
 def broken_links(page: Path) -> list[str]:
     broken = []
-    for link in _LINK.findall(_FENCE.sub("", page.read_text("utf-8"))):
+    for link in _LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
         if re.match(r"[a-z]+:", link):
             continue
         path, _, anchor = link.partition("#")

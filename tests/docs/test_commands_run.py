@@ -1,0 +1,116 @@
+"""Every command of the pages is run as it stands, only smaller: fewer steps, fewer episodes."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rookery.cli.main import main
+from tests.docs.pages import A_RUN, FENCE, PAGES, ROOT, SHELL, write_files
+
+TRAIN = {"steps": "600", "envs": "4", "log-every": "200", "save-every": "300"}
+SMALLER = {
+    "train": TRAIN | {"eval.episodes": "2", "eval.max_steps": "50", "ppo.num_minibatches": "2"},
+    "resume": {},
+    "eval": {"episodes": "2", "max-steps": "50"},
+    "watch": {"episodes": "1", "max-steps": "4"},
+    "record": {"episodes": "1", "max-steps": "12"},
+    "zoo add": {"episodes": "2"},
+}
+"""Flags given to each command in place of its own."""
+ENDLESS = {"seeds": "2", "time-limit": "60"}
+"""What replaces these flags where they are given."""
+
+
+def lines() -> Iterator[tuple[Path, list[str]]]:
+    """Every command line of every page, in order, up to a pipe; variables in front dropped."""
+    for page in PAGES:
+        for language, text in FENCE.findall(page.read_text("utf-8")):
+            if language not in SHELL:
+                continue
+            for line in text.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                while words and "=" in words[0] and words[0].partition("=")[0].isupper():
+                    words = words[1:]
+                if words:
+                    yield page, words[: words.index("|") if "|" in words else None]
+
+
+def with_flag(words: list[str], flag: str, value: str) -> list[str]:
+    """``words`` with ``--flag value``, in place of the flag's own value if it has one."""
+    name = f"--{flag}"
+    out = [word for word in words if not word.startswith(f"{name}=")]
+    if name in out:
+        at = out.index(name)
+        return [*out[: at + 1], value, *out[at + 2 :]]
+    return [*out, name, value]
+
+
+def smaller(words: list[str]) -> list[str]:
+    """A command that does the same with less."""
+    command = " ".join(words[:2]) if words[:2] == ["zoo", "add"] else words[0]
+    if {"--help", "-h", "--print_config"} & set(words):
+        return words
+    own_algorithm = any("algo" in word for word in words)
+    for flag, value in SMALLER.get(command, {}).items():
+        if flag.startswith("ppo.") and own_algorithm:
+            continue
+        words = with_flag(words, flag, value)
+    for flag, value in ENDLESS.items():
+        if f"--{flag}" in words:
+            words = with_flag(words, flag, value)
+    if command == "resume" and "--steps" in words:
+        words = with_flag(words, "steps", "900")
+    if "--at" in words:
+        times = words[words.index("--at") + 1].split(",")
+        words = with_flag(words, "at", ",".join("0" for _ in times))
+    return words
+
+
+PAGES_WITH_COMMANDS = sorted({page for page, words in lines() if words[0] in ("rookery", "python")})
+
+
+@pytest.fixture(scope="session")
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that the pages speak of, trained a little."""
+    run = tmp_path_factory.mktemp("first") / "first"
+    assert main(["train", *smaller(["train", "cartpole"])[1:], "--quiet", "--run", str(run)]) == 0
+    return run
+
+
+@pytest.fixture
+def desk(tmp_path: Path, first_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the files that the pages name, and the run they speak of."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    write_files(tmp_path)
+    shutil.copytree(first_run, tmp_path / A_RUN, symlinks=True)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_runs(
+    page: Path, desk: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for of, words in lines():
+        if of != page:
+            continue
+        if words[0] == "python" and words[1].endswith(".py") and (desk / words[1]).is_file():
+            subprocess.run([sys.executable, *words[1:]], check=True, timeout=120)
+        if words[0] != "rookery" or len(words) == 1:
+            continue
+        given = smaller(words[1:])
+        where = given[given.index("--run") + 1] if "--run" in given else ""
+        if given[0] == "train" and where:
+            shutil.rmtree(desk / where, ignore_errors=True)  # pages begin the same run again
+        code = main(given)
+        assert code == 0, f"{shlex.join(words)}\nas {shlex.join(given)}\n{capfd.readouterr().err}"
