@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from rookery.algos.algorithm import build_algorithm
 from rookery.cli.settings import revised, settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
@@ -207,6 +208,9 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
     validate(build_program(config), config.engine, carries(config.engine))
     signature = probe(config)
     policy = build_policy(config, signature)
+    build_algorithm(
+        config.algo, config.algo_config, recurrent=policy.recurrent, device=policy.device
+    )
     if start is not None:
         _check_start(start, policy, config)
     return signature

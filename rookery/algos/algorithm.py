@@ -83,7 +83,7 @@ def algorithm_class(name: str) -> Any:
 
 
 def block_name(name: str) -> str:
-    """What the settings of an algorithm are called: ``ppo``, ``reinforce`` for ``mine:Reinforce``."""
+    """What its settings are called: ``ppo``, or ``reinforce`` for ``mine:Reinforce``."""
     return name.rpartition(":")[2].lower()
 
 

@@ -5,7 +5,7 @@ Shapes: T steps, B environments (all actors' together), N samples of a minibatch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from rookery.core.errors import UserError
+from rookery.core.names import load_object
 from rookery.core.records import Rollout
 from rookery.core.schedule import Schedule, check_schedule
+from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors
 from rookery.nets.normalizer import RunningMoments
 from rookery.ops.policy_gradient import masked_mean, standardize
@@ -47,6 +49,9 @@ class OnPolicyConfig:
     """Divide rewards by the running deviation of the discounted return."""
     reward_scale: float = 1.0
     """Rewards are multiplied by this for learning; reported returns stay raw."""
+    shape_reward: str | None = None
+    """package.module:function of rewards [T, B] and the observations [T, B, ...] before each step;
+    what it returns is learned from. Reported returns stay raw."""
 
     def __post_init__(self) -> None:
         for name in ("rollout_steps", "rollouts_per_update"):
@@ -132,19 +137,26 @@ class RewardNormalizer:
             buffer.copy_(tensors[name])
 
 
+RewardShape = Callable[[Array, Arrays], Array]
+"""From rewards ``[T, B]`` and observations ``[T, B, ...]`` to the rewards to learn from."""
+
+
 class Targets:
     """Turns the block the actors filled into a :class:`Batch` with advantages and value targets."""
 
     def __init__(self, config: OnPolicyConfig, device: torch.device) -> None:
         self.config = config
         self.device = device
+        self.shape: RewardShape | None = (
+            load_object(config.shape_reward, "algo.shape_reward") if config.shape_reward else None
+        )
         self.reward_normalizer = (
             RewardNormalizer(config.gamma, device) if config.normalize_reward else None
         )
 
     def __call__(self, rollout: Rollout) -> Batch:
         """The batch of ``rollout``; arrays are shared, not copied, on the CPU."""
-        reward = self._tensor(rollout.reward) * self.config.reward_scale
+        reward = self._tensor(self._shaped(rollout)) * self.config.reward_scale
         if self.reward_normalizer is not None:
             reward = self._normalize(reward, rollout)
         value = self._tensor(rollout.value)
@@ -172,6 +184,20 @@ class Targets:
             target=target,
             mask=mask,
         )
+
+    def _shaped(self, rollout: Rollout) -> Array:
+        """The rewards to learn from, before they are scaled."""
+        if self.shape is None:
+            return rollout.reward
+        obs = {name: leaf[:-1] for name, leaf in rollout.obs.items()}
+        shaped = np.asarray(self.shape(rollout.reward, obs), dtype=np.float32)
+        if shaped.shape != rollout.reward.shape:
+            raise UserError(
+                f"algo.shape_reward: {self.config.shape_reward} returned an array of shape "
+                f"{list(shaped.shape)}; it must return one reward per step, "
+                f"{list(rollout.reward.shape)}"
+            )
+        return shaped
 
     def _normalize(self, reward: Tensor, rollout: Rollout) -> Tensor:
         """One round of rollouts after the other: a block's columns are [rollout, actor, env]."""
