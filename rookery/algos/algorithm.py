@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rookery.algos.on_policy import Batch, OnPolicyConfig
 from rookery.core.errors import UserError, near_names
+from rookery.core.group import Alone, Group
 from rookery.core.names import load_object
 from rookery.core.records import Rollout
 from rookery.core.tensors import Tensors
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 class Algorithm(Protocol):
     """A loss over batches, with the state it needs beside the networks.
 
-    A class is built as ``Class(config, recurrent=..., device=...)`` and names the dataclass of its
-    settings as ``Class.Config``.
+    A class is built as ``Class(config, recurrent=..., device=..., group=...)`` and names the
+    dataclass of its settings as ``Class.Config``.
     """
 
     config: OnPolicyConfig
@@ -94,8 +95,14 @@ def config_class(name: str) -> type[OnPolicyConfig]:
 
 
 def build_algorithm(
-    name: str, config: OnPolicyConfig, *, recurrent: bool, device: torch.device
+    name: str,
+    config: OnPolicyConfig,
+    *,
+    recurrent: bool,
+    device: torch.device,
+    group: Group | None = None,
 ) -> Algorithm:
-    """The algorithm called ``name``."""
-    built: Algorithm = algorithm_class(name)(config, recurrent=recurrent, device=device)
+    """The algorithm called ``name``, learning together with ``group``."""
+    found = algorithm_class(name)
+    built: Algorithm = found(config, recurrent=recurrent, device=device, group=group or Alone())
     return built

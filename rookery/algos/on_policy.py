@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from rookery.core.errors import UserError
+from rookery.core.group import Alone, Group
 from rookery.core.names import load_object
 from rookery.core.records import Rollout
 from rookery.core.schedule import Schedule, check_schedule
@@ -111,8 +112,9 @@ class Batch:
 class RewardNormalizer:
     """Divides rewards by the running deviation of the discounted return of each environment."""
 
-    def __init__(self, gamma: float, device: torch.device) -> None:
+    def __init__(self, gamma: float, device: torch.device, group: Group) -> None:
         self.gamma = gamma
+        self.group = group
         self.moments = RunningMoments(()).to(device)
         self.past = torch.zeros(0, device=device)
 
@@ -122,7 +124,7 @@ class RewardNormalizer:
             self.past = torch.zeros_like(reward[0])
         returns = discounted_returns(reward, reset, self.past, self.gamma)
         self.past = returns[-1].clone()
-        self.moments.update(returns[mask])
+        self.moments.update(returns[mask], self.group.sum_)
         scale = (self.moments.var.float() + 1e-8).rsqrt()
         return torch.clamp(reward * scale, -10.0, 10.0)
 
@@ -144,14 +146,15 @@ RewardShape = Callable[[Array, Arrays], Array]
 class Targets:
     """Turns the block the actors filled into a :class:`Batch` with advantages and value targets."""
 
-    def __init__(self, config: OnPolicyConfig, device: torch.device) -> None:
+    def __init__(self, config: OnPolicyConfig, device: torch.device, group: Group) -> None:
         self.config = config
         self.device = device
+        self.group = group
         self.shape: RewardShape | None = (
             load_object(config.shape_reward, "algo.shape_reward") if config.shape_reward else None
         )
         self.reward_normalizer = (
-            RewardNormalizer(config.gamma, device) if config.normalize_reward else None
+            RewardNormalizer(config.gamma, device, group) if config.normalize_reward else None
         )
 
     def __call__(self, rollout: Rollout) -> Batch:
@@ -172,7 +175,7 @@ class Targets:
         )
         target = advantage + value[:-1]
         if self.config.normalize_advantage:
-            advantage = standardize(advantage, mask)
+            advantage = standardize(advantage, mask, total=self.group.sum_)
         return Batch(
             obs={name: self._tensor(leaf[:-1]) for name, leaf in rollout.obs.items()},
             state={name: self._tensor(leaf) for name, leaf in rollout.state.items()},
@@ -225,10 +228,17 @@ ConfigT = TypeVar("ConfigT", bound=OnPolicyConfig)
 class OnPolicyAlgorithm(Generic[ConfigT]):
     """What A2C and PPO have in common but for their loss and minibatches."""
 
-    def __init__(self, config: ConfigT, *, recurrent: bool, device: torch.device) -> None:
+    def __init__(
+        self,
+        config: ConfigT,
+        *,
+        recurrent: bool,
+        device: torch.device,
+        group: Group | None = None,
+    ) -> None:
         self.config = config
         self.recurrent = recurrent
-        self.targets = Targets(config, device)
+        self.targets = Targets(config, device, group or Alone())
 
     def prepare(self, rollout: Rollout) -> Batch:
         """Targets and advantages of what the actors brought."""

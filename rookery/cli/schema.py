@@ -106,12 +106,21 @@ class Schema:
             "steps": "total_steps",
             "time_limit": "time_limit_secs",
             "envs": "env.num_envs",
-            "actors": f"{self.formation}.num_actors",
+            **self._replica_flags(),
             "gamma": f"{self.block}.gamma",
             "lr": "optimizer.lr",
             "log_every": "metrics.every_steps",
             "save_every": "checkpoint.every_steps",
             "eval_every": "eval.every_steps",
+        }
+
+    def _replica_flags(self) -> dict[str, str]:
+        """``actors`` or ``workers``, whichever the formation has."""
+        known = {field.name for field in fields(formation_config_class(self.formation))}
+        return {
+            role: f"{self.formation}.num_{role}"
+            for role in ("actors", "workers")
+            if f"num_{role}" in known
         }
 
     @cached_property

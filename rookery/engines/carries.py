@@ -5,10 +5,11 @@ from __future__ import annotations
 from rookery.programs.graph import Link
 
 _CARRIES: dict[str, dict[str, Link]] = {
-    "inline": {"experience": "call", "params": "call", "evaluation": "call"},
+    "inline": {"experience": "call", "params": "call", "gradients": "call", "evaluation": "call"},
     "local": {
         "experience": "shared_memory",
         "params": "shared_memory",
+        "gradients": "shared_memory",
         "evaluation": "directory",
     },
 }

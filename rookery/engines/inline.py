@@ -7,24 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
-
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
-from rookery.core.spec import zeros
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.interrupt import Interrupt
+from rookery.engines.together import build_together
 from rookery.programs.formations import build_program
 from rookery.programs.validate import validate
 from rookery.roles.actor import Actor
-from rookery.roles.build import (
-    batch_spec,
-    build_actor,
-    build_learner,
-    build_policy,
-    compute_threads,
-)
+from rookery.roles.build import build_policy, compute_threads
 from rookery.roles.build import probe as probe_env
 from rookery.roles.evaluator import evaluate_config
 from rookery.roles.learner import Learner, load_weights
@@ -32,7 +24,6 @@ from rookery.roles.pulse import shares
 from rookery.runs.checkpoint import State
 from rookery.runs.config import RunConfig
 from rookery.runs.session import Session
-from rookery.transport.memory import BlockSink, BlockSource, ParamCell, RolloutBlock
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,8 +32,19 @@ def run(job: Job) -> Finish:
     """Carry the job's program to its end."""
     program = build_program(job.config)
     validate(program, "inline", carries("inline"))
-    with compute_threads(program.node("learner").num_threads):
+    _check_one_thread(job.config)
+    learns = "learner" if program.has("learner") else "worker"
+    with compute_threads(program.node(learns).num_threads):
         return _run(job)
+
+
+def _check_one_thread(config: RunConfig) -> None:
+    """Workers of a group wait for each other, which one thread cannot do."""
+    if config.formation == "allreduce" and config.formation_config.num_processes > 1:
+        raise UserError(
+            f"engine inline is one thread and carries one worker, not "
+            f"{config.formation_config.num_processes}: --engine local, or --workers 1"
+        )
 
 
 def _run(job: Job) -> Finish:
@@ -123,27 +125,12 @@ def _loop(
 
 
 def _build(job: Job, signature: Signature) -> tuple[list[Actor], Learner]:
-    config = job.config
-    num_actors, num_envs = config.formation_config.num_actors, config.env.num_envs
-    slots = num_actors * config.algo_config.rollouts_per_update
-    cell = ParamCell()
-    spec = batch_spec(config, build_policy(config, signature), slots * num_envs)
-    block = RolloutBlock(
-        zeros(spec), np.zeros(slots, np.int64), num_actors=num_actors, num_envs=num_envs
+    return build_together(
+        job.config,
+        signature,
+        range(job.config.formation_config.actors_in_batch),
+        start_steps=lambda replica: _new_start(job, replica),
     )
-    learner = build_learner(config, signature, source=BlockSource(block), params=cell)
-    actors = [
-        build_actor(
-            config,
-            signature,
-            replica,
-            sink=BlockSink(block, replica),
-            params=cell,
-            start_steps=_new_start(job, replica),
-        )
-        for replica in range(num_actors)
-    ]
-    return actors, learner
 
 
 def _new_start(job: Job, replica: int) -> int:

@@ -1,7 +1,7 @@
 """A process per role on this machine's cores. The driver supervises and does not learn.
 
-A role ended by a signal is replaced, a few times; a killed learner takes the whole fleet back to
-its last checkpoint; an exception stops the run with one line and the log's path.
+A role ended by a signal is replaced, a few times; a killed learner or worker takes the whole fleet
+back to its last checkpoint; an exception stops the run with one line and the log's path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from rookery.core.signature import Signature
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.fleet import Fleet, Member
+from rookery.engines.group_wiring import GroupWiring
 from rookery.engines.interrupt import Interrupt
+from rookery.engines.local_roles import wiring_of
 from rookery.engines.wiring import RESTARTS, Wiring
 from rookery.programs.formations import build_program
 from rookery.programs.graph import Program
@@ -31,6 +33,8 @@ from rookery.transport.control import Message
 _LOG = logging.getLogger(__name__)
 
 POLL_SECS = 0.2
+ACTING = ("actor", "worker")
+"""Roles that have environments."""
 HANG_GRACE_SECS = 1.0
 """An environment's own alarm comes first: it can name the environment."""
 
@@ -62,14 +66,15 @@ class _Driver:
         self.finish: Finish | None = None
         self.stopping = False
         self.restarts = 0
-        self.wiring: Wiring | None = None
+        self.wiring: Wiring | GroupWiring | None = None
+        self.keeper = next(name for name in ("learner", "worker") if program.has(name))
         self.fleet = Fleet(job.run, [])
         self.evaluating: list[int] = []
 
     def launch(self, resume: Checkpoint | None) -> None:
         """Start every member, going on from ``resume`` if there is one."""
         config = self.job.config
-        self.wiring = Wiring.create(config, self.signature)
+        self.wiring = wiring_of(config).create(config, self.signature)
         self.wiring.counters[RESTARTS] = self.restarts
         self.fleet = Fleet(self.job.run, self.wiring.pass_fds())
         order = {
@@ -97,11 +102,12 @@ class _Driver:
             self._check_environments()
             if interrupt.requested and not self.stopping:
                 self.stopping = True
-                self._stop_learner("interrupted", interrupt.reason)
+                self._stop("interrupted", interrupt.reason)
         return self.finish
 
-    def _stop_learner(self, state: str, reason: str) -> None:
-        self.fleet.tell("learner", "stop", state=state, reason=reason)
+    def _stop(self, state: str, reason: str) -> None:
+        """Ask the process that keeps the session to end the run."""
+        self.fleet.tell(self.keeper, "stop", state=state, reason=reason)
 
     def _hear(self) -> None:
         """Handle messages; sleeps until one comes or a short while has passed."""
@@ -134,7 +140,7 @@ class _Driver:
         elif kind == "evaluation":
             if message["steps"] in self.evaluating:
                 self.evaluating.remove(message["steps"])
-            self.fleet.tell("learner", "evaluation", **message)
+            self.fleet.tell(self.keeper, "evaluation", **message)
             self._call(callbacks.on_evaluation, {"steps": message["steps"]} | message["summary"])
         elif kind == "record":
             for told in callbacks.on_record:
@@ -152,7 +158,7 @@ class _Driver:
         try:
             callback(record)
         except StopRun as request:
-            self._stop_learner("stopped", str(request) or "a callback asked for it")
+            self._stop("stopped", str(request) or "a callback asked for it")
 
     def _end(self, message: Message) -> None:
         self.finish = Finish(
@@ -173,6 +179,8 @@ class _Driver:
             if code is None:
                 continue
             self._last_words(member)
+            if member.done and not code:
+                continue  # a worker that was told it is over
             if not self._over():
                 self._replace_or_fail(member, code)
             return
@@ -216,7 +224,7 @@ class _Driver:
                 f"goes on from the last checkpoint (log: {log})"
             )
         self.restarts += 1
-        if member.role == "learner":
+        if member.role == self.keeper:
             _LOG.warning("%s: %s; the fleet goes back to the last checkpoint", member.name, cause)
             self._relaunch()
             return
@@ -238,12 +246,12 @@ class _Driver:
         self.launch(store.load("latest", parts=["session"]) if store.steps_available() else None)
 
     def _check_environments(self) -> None:
-        """Kill an actor that has been inside its environment for too long."""
+        """Kill who has been inside an environment for too long."""
         limit = self.job.config.env.step_timeout_secs + HANG_GRACE_SECS
         for member in self.fleet.members:
-            if member.role != "actor" or self.wiring is None or member.process is None:
+            if member.role not in ACTING or self.wiring is None or member.process is None:
                 continue
-            cells = self.wiring.actor_pulse(member.replica)
+            cells = self.wiring.acting_pulse(member.replica)
             if secs_in_env(cells) > limit and member.process.poll() is None:
                 member.hung = True
                 cells[:] = 0.0

@@ -6,32 +6,37 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 
 from rookery.cli.settings import config_from_tree
+from rookery.core.group import Group
 from rookery.core.signature import Signature
+from rookery.engines.group_wiring import GroupWiring
+from rookery.engines.keeper import Keeper, Order, restore_learner
+from rookery.engines.together import build_together
 from rookery.engines.wiring import RESTARTS, Wiring
+from rookery.programs.formations import AllreduceConfig
 from rookery.roles.build import build_actor, build_learner, build_policy
 from rookery.roles.evaluator import evaluate_config
 from rookery.roles.learner import Learner, load_weights
 from rookery.roles.pulse import START, Pulse, shares
+from rookery.roles.worker import Worker
 from rookery.runs.checkpoint import load_checkpoint
 from rookery.runs.config import RunConfig
-from rookery.runs.directory import RunDirectory
-from rookery.runs.metrics import cut
-from rookery.runs.session import Callbacks, Session
-from rookery.runs.start import starting_weights
 from rookery.transport.control import Control, Listener
 
 _LOG = logging.getLogger(__name__)
 
 POLL_SECS = 0.2
 COMPLAIN_SECS = 30.0
-EVALUATION_TIMEOUT_SECS = 3600.0
+GO_ON = np.ones(1)
 
-Order = dict[str, Any]
+
+def wiring_of(config: RunConfig) -> type[Wiring] | type[GroupWiring]:
+    """What the processes of the configured formation share."""
+    return GroupWiring if config.formation == "allreduce" else Wiring
 
 
 def _read(order: Order) -> tuple[RunConfig, Signature]:
@@ -51,7 +56,7 @@ def act(order: Order, control: Control, listener: Listener) -> None:
         params=wiring.params(),
         life=order["life"],
         start_steps=order["start_steps"],
-        pulse=Pulse(wiring.actor_pulse(order["replica"])),
+        pulse=Pulse(wiring.acting_pulse(order["replica"])),
     )
     control.send("started")
     try:
@@ -70,97 +75,61 @@ def learn(order: Order, control: Control, listener: Listener) -> None:
     wiring = Wiring.attach(config, signature, order["fds"])
     source = wiring.source()
     learner = build_learner(config, signature, source=source, params=wiring.params())
-    run = RunDirectory.open(Path(order["run"]))
-    session = Session(
-        config, run, _callbacks(order, control), fleet=lambda: _fleet(wiring, learner)
-    )
-    _restore(order, learner, session)
-    requested: set[int] = set()
-    control.send("started")
-    learner.start()
-    session.begin(learner.save_state)
+    keeper = Keeper(order, config, learner, control, listener, lambda: _fleet(wiring, learner))
+    keeper.begin()
     waited = time.monotonic()
-    try:
-        while session.outcome is None:
-            _hear(session, listener)
-            _request(session, control, requested)
+    with keeper:
+        while keeper.go_on():
             if learner.ready():
-                session.after_update(learner.step(), learner.save_state)
+                keeper.note(learner.step())
                 waited = time.monotonic()
             else:
                 learner.wait(POLL_SECS)
                 waited = _complain(waited, source.missing())
-        session.finish(learner.save_state)
-        _await_evaluations(session, control, listener, requested)
-    finally:
-        session.close()
-    outcome = session.outcome
-    control.send(
-        "outcome",
-        state=outcome.state,
-        reason=outcome.reason,
-        steps=session.steps,
-        updates=session.updates,
-        wall_secs=session.wall_secs,
-        reached_at=session.reached_at,
+        keeper.conclude()
+    keeper.report()
+
+
+def work(order: Order, control: Control, listener: Listener) -> None:
+    """A worker's process; the first one keeps the session, the others do what it does."""
+    config, signature = _read(order)
+    replica, formation = order["replica"], config.formation_config
+    assert isinstance(formation, AllreduceConfig)
+    wiring = GroupWiring.attach(config, signature, order["fds"])
+    pulse = Pulse(wiring.acting_pulse(replica))
+    group = wiring.group(replica, pulse)
+    actors, learner = build_together(
+        config,
+        signature,
+        [replica],
+        start_steps=lambda replica: order["start_steps"],
+        group=group,
+        pulse=pulse,
     )
+    worker = Worker(actors[0], learner, check_every=formation.check_every)
+    try:
+        if replica == 0:
+            keeper = Keeper(order, config, learner, control, listener, lambda: _group(wiring))
+            _lead(worker, group, keeper)
+        else:
+            restore_learner(order, learner)
+            learner.vary(config.seed)
+            control.send("started")
+            learner.start()
+            while group.first(GO_ON)[0]:
+                worker.step()
+    finally:
+        worker.close()
 
 
-def _callbacks(order: Order, control: Control) -> Callbacks:
-    """Tell the driver what happens; the user's own callbacks run there."""
-
-    def episode(record: dict[str, Any]) -> None:
-        control.send("episode", record=record)
-
-    def record(record: dict[str, Any]) -> None:
-        control.send("record", record=record)
-
-    return Callbacks(on_episode=episode if order["tell_episodes"] else None, on_record=[record])
-
-
-def _restore(order: Order, learner: Learner, session: Session) -> None:
-    if order["resume"] is not None:
-        checkpoint = load_checkpoint(Path(order["resume"]))
-        learner.load_state(checkpoint.parts)
-        session.load_state(
-            checkpoint.parts["session"], steps=learner.steps, updates=learner.updates
-        )
-        _LOG.info("going on from step %d", learner.steps)
-        return
-    if session.run.metrics_path.exists():
-        cut(session.run.metrics_path, 0)
-    if order["init_from"] is not None:
-        start = starting_weights(Path(order["init_from"]))
-        load_weights(learner.policy, start.parts["weights"])
-
-
-def _hear(session: Session, listener: Listener) -> None:
-    for message in listener.take():
-        if message["kind"] == "stop":
-            session.stop(message["state"], message["reason"])
-        elif message["kind"] == "evaluation" and message["steps"] in session.pending:
-            session.on_evaluation(message["steps"], message["summary"])
-
-
-def _request(session: Session, control: Control, requested: set[int]) -> None:
-    for steps in session.evaluations_due():
-        if steps not in requested:
-            requested.add(steps)
-            control.send("evaluate", steps=steps)
-
-
-def _await_evaluations(
-    session: Session, control: Control, listener: Listener, requested: set[int]
-) -> None:
-    """A run that came to its end waits for the scores of what it saved; an interrupted one not."""
-    deadline = time.monotonic() + EVALUATION_TIMEOUT_SECS
-    while session.pending and session.outcome and session.outcome.state != "interrupted":
-        _request(session, control, requested)
-        _hear(session, listener)
-        if time.monotonic() > deadline:
-            _LOG.warning("gave up waiting for the evaluator after %.0f s", EVALUATION_TIMEOUT_SECS)
-            return
-        time.sleep(0.02)
+def _lead(worker: Worker, group: Group, keeper: Keeper) -> None:
+    """The first worker's loop: all step together until its session says that it is over."""
+    keeper.begin()
+    with keeper:
+        while group.first(GO_ON * keeper.go_on())[0]:
+            keeper.note(worker.step())
+        keeper.conclude()
+    keeper.report()
 
 
 def _complain(waited: float, missing: list[int]) -> float:
@@ -174,7 +143,7 @@ def _complain(waited: float, missing: list[int]) -> float:
 
 def _fleet(wiring: Wiring, learner: Learner) -> dict[str, float]:
     """Who waits for whom: the bottleneck of the fleet."""
-    rows = [shares(cells) for cells in wiring.actor_pulses()]
+    rows = [shares(cells) for cells in wiring.acting_pulses()]
     fleet = {
         "fleet/actors": len(rows),
         "fleet/actor_env_share": sum(row["env"] for row in rows) / len(rows),
@@ -188,10 +157,27 @@ def _fleet(wiring: Wiring, learner: Learner) -> dict[str, float]:
     return fleet
 
 
+def _group(wiring: GroupWiring) -> dict[str, float]:
+    """Who waits for whom; the slowest worker is the one that waits least."""
+    rows = [shares(cells) for cells in wiring.acting_pulses()]
+    waits = [row["wait"] for row in rows]
+    fleet = {
+        "fleet/workers": len(rows),
+        "fleet/worker_env_share": sum(row["env"] for row in rows) / len(rows),
+        "fleet/worker_wait_share": sum(waits) / len(rows),
+        "fleet/slowest_worker": waits.index(min(waits)),
+        "fleet/restarts": int(wiring.counters[RESTARTS]),
+    }
+    evaluator = wiring.evaluator_pulse()
+    if evaluator[START]:
+        fleet["fleet/evaluator_wait_share"] = shares(evaluator)["wait"]
+    return fleet
+
+
 def judge(order: Order, control: Control, listener: Listener) -> None:
     """The evaluator's process: scores the checkpoints it is told of."""
     config, signature = _read(order)
-    pulse = Pulse(Wiring.attach(config, signature, order["fds"]).evaluator_pulse())
+    pulse = Pulse(wiring_of(config).attach(config, signature, order["fds"]).evaluator_pulse())
     store = Path(order["run"])
     control.send("started")
     while True:
@@ -212,5 +198,6 @@ def judge(order: Order, control: Control, listener: Listener) -> None:
 LOOPS: dict[str, Callable[[Order, Control, Listener], None]] = {
     "actor": act,
     "learner": learn,
+    "worker": work,
     "evaluator": judge,
 }

@@ -34,7 +34,7 @@ class Wiring:
     def create(cls, config: RunConfig, signature: Signature) -> Wiring:
         """Allocate everything (in the driver)."""
         arena = SharedArena.create(_specs(config, signature))
-        bells = [Wake.create() for _ in range(config.formation_config.num_actors)]
+        bells = [Wake.create() for _ in range(config.formation_config.num_processes)]
         return cls(config, arena, Wake.create(), bells)
 
     @classmethod
@@ -67,7 +67,7 @@ class Wiring:
         return RolloutBlock(
             self.arena.group("block/"),
             self.arena.arrays["flags"],
-            num_actors=self.config.formation_config.num_actors,
+            num_actors=self.config.formation_config.num_processes,
             num_envs=self.config.env.num_envs,
         )
 
@@ -85,14 +85,14 @@ class Wiring:
         """Either end of the params edge."""
         return SharedParams(self.arena.group("params/"))
 
-    def actor_pulse(self, replica: int) -> Array:
+    def acting_pulse(self, replica: int) -> Array:
         """Cells of actor ``replica``'s pulse."""
         cells: Array = self.arena.arrays["pulse"][replica]
         return cells
 
-    def actor_pulses(self) -> list[Array]:
+    def acting_pulses(self) -> list[Array]:
         """The pulses of all actors."""
-        return [self.actor_pulse(replica) for replica in range(len(self.actor_bells))]
+        return [self.acting_pulse(replica) for replica in range(len(self.actor_bells))]
 
     def evaluator_pulse(self) -> Array:
         """Cells of the evaluator's pulse."""
@@ -112,7 +112,7 @@ class Wiring:
 
 
 def _specs(config: RunConfig, signature: Signature) -> dict[str, ArraySpec]:
-    num_actors = config.formation_config.num_actors
+    num_actors = config.formation_config.num_processes
     slots = num_actors * config.algo_config.rollouts_per_update
     policy = build_policy(config, signature)
     block = batch_spec(config, policy, slots * config.env.num_envs)

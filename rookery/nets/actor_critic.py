@@ -31,6 +31,7 @@ from rookery.nets.encoder import Encoder
 from rookery.nets.heads import ActionDist, ActionHead, Noise
 from rookery.nets.initialize import Initializer, initialize
 from rookery.nets.torsos import build_torso
+from rookery.ops.policy_gradient import Total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,9 +190,12 @@ class ActorCritic(nn.Module):
         features, state = self.core(features, state, reset)
         return features, features, state
 
-    def update_moments(self, obs: Tensors, mask: Tensor) -> None:
-        """Add observations ``[T, B, ...]`` where ``mask`` to the running statistics."""
-        self.encoder.update_moments(obs, mask)
+    def update_moments(self, obs: Tensors, mask: Tensor, total: Total = lambda sums: sums) -> None:
+        """Add observations ``[T, B, ...]`` where ``mask`` to the running statistics.
+
+        ``total`` adds sums up over all who learn together.
+        """
+        self.encoder.update_moments(obs, mask, total)
 
     def refreshed(self) -> None:
         """Call after weights were written from outside: forget what was derived from them."""

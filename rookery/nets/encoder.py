@@ -16,6 +16,7 @@ from torch.nn import functional
 from rookery.core.spec import ACTION_MASK, LeafSpec
 from rookery.core.tensors import Tensors
 from rookery.nets.normalizer import RunningMoments
+from rookery.ops.policy_gradient import Total
 
 MAX_CHANNELS = 16
 """An image's last axis up to this size, and not larger than its first, is taken for channels."""
@@ -60,12 +61,12 @@ class Encoder(nn.Module):
         module = dict(self.moments.items()).get(module_key(name))
         return module if isinstance(module, RunningMoments) else None
 
-    def update_moments(self, obs: Tensors, mask: Tensor) -> None:
+    def update_moments(self, obs: Tensors, mask: Tensor, total: Total = lambda sums: sums) -> None:
         """Add the observations ``[T, B, ...]`` where ``mask`` ``[T, B]`` to the statistics."""
         for name in self.leaves:
             moments = self._moments(name)
             if moments is not None:
-                moments.update(obs[name][mask])
+                moments.update(obs[name][mask], total)
 
     def forget_cache(self) -> None:
         """Call after buffers were written from outside."""

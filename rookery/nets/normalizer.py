@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rookery.ops.policy_gradient import Total
+
 
 class RunningMoments(nn.Module):
     """Mean and variance of all samples seen so far (Chan et al.'s parallel update)."""
@@ -26,20 +28,21 @@ class RunningMoments(nn.Module):
         self._scale: tuple[Tensor, Tensor] | None = None
 
     @torch.no_grad()
-    def update(self, samples: Tensor) -> None:
-        """Add ``samples`` ``[N, *shape]``."""
-        num = samples.shape[0]
+    def update(self, samples: Tensor, total: Total = lambda sums: sums) -> None:
+        """Add ``samples`` ``[N, *shape]``; ``total`` adds sums up over all who have some."""
+        batch = samples.to(torch.float64)
+        sums = total(torch.cat([batch.new_tensor([len(batch)]), batch.sum(0).reshape(-1)]))
+        num = sums[0]
         if num == 0:
             return
-        batch = samples.to(torch.float64)
-        batch_mean = batch.mean(0)
-        batch_var = batch.var(0, unbiased=False)
-        total = self.count + num
+        batch_mean = (sums[1:] / num).view(self.mean.shape)
+        batch_var = total(((batch - batch_mean) ** 2).sum(0)) / num
+        count = self.count + num
         delta = batch_mean - self.mean
-        spread = self.var * self.count + batch_var * num + delta**2 * self.count * num / total
-        self.mean += delta * num / total
-        self.var.copy_(spread / total)
-        self.count.copy_(total)
+        spread = self.var * self.count + batch_var * num + delta**2 * self.count * num / count
+        self.mean += delta * num / count
+        self.var.copy_(spread / count)
+        self.count.copy_(count)
         self._scale = None
 
     def forget_cache(self) -> None:

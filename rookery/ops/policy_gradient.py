@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+Total = Callable[[Tensor], Tensor]
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
@@ -25,13 +29,19 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
     return torch.expm1(log_ratio) - log_ratio
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of ``values`` where ``mask`` (0 or 1, same shape)."""
-    return (values * mask).sum() / mask.sum().clamp(min=1.0)
+def masked_mean(values: Tensor, mask: Tensor, total: Total = lambda sums: sums) -> Tensor:
+    """Mean of ``values`` where ``mask`` (0 or 1, same shape).
+
+    ``total`` adds sums up over all who hold a part of the values.
+    """
+    sums = total(torch.stack([(values * mask).sum(), mask.sum()]))
+    return sums[0] / sums[1].clamp(min=1.0)
 
 
-def standardize(values: Tensor, mask: Tensor, eps: float = 1e-8) -> Tensor:
+def standardize(
+    values: Tensor, mask: Tensor, eps: float = 1e-8, total: Total = lambda sums: sums
+) -> Tensor:
     """``values`` shifted and scaled to mean 0 and deviation 1 over the masked entries."""
-    mean = masked_mean(values, mask)
-    deviation = masked_mean((values - mean) ** 2, mask).sqrt()
+    mean = masked_mean(values, mask, total)
+    deviation = masked_mean((values - mean) ** 2, mask, total).sqrt()
     return (values - mean) / (deviation + eps)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rookery.core.group import Group
+
 
 class FlatParams:
     """The parameters and buffers of ``module``, parameters joined in one float32 vector.
@@ -22,7 +24,9 @@ class FlatParams:
         device = parameters[0].device
         sizes = [parameter.numel() for parameter in parameters]
         self.data = torch.empty(sum(sizes), device=device)
-        self.grad = torch.zeros_like(self.data)
+        # One more than there are parameters: what a gradient weighs travels with it.
+        self.grad_and_weight = torch.zeros(sum(sizes) + 1, device=device)
+        self.grad = self.grad_and_weight[:-1]
         offset = 0
         for parameter, size in zip(parameters, sizes, strict=True):
             view = self.data[offset : offset + size].view(parameter.shape)
@@ -35,6 +39,15 @@ class FlatParams:
     def zero_grad(self) -> None:
         """Clear all gradients in place (the views must stay attached)."""
         self.grad.zero_()
+
+    def average_grad(self, weight: Tensor, group: Group) -> None:
+        """Replace the gradient by its mean over ``group``, each weighed by ``weight``."""
+        if group.size == 1:
+            return
+        self.grad.mul_(weight)
+        self.grad_and_weight[-1] = weight
+        group.sum_(self.grad_and_weight)
+        self.grad.div_(self.grad_and_weight[-1].clamp(min=1.0))
 
     def clip_grad_norm(self, max_norm: float) -> Tensor:
         """Scale the gradient to at most ``max_norm``; returns the norm before."""

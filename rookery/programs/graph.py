@@ -19,6 +19,7 @@ Link = Literal["call", "shared_memory", "directory"]
 PORTS: dict[str, str] = {
     "experience": "rollouts, put and sampled",
     "params": "weights with a version, published and got",
+    "gradients": "gradients, added up over all that hold them",
     "evaluation": "saved checkpoints out, their scores back",
 }
 """Every kind of port and what passes through it."""
@@ -62,6 +63,10 @@ class Program:
     def node(self, name: str) -> Node:
         """The node called ``name``."""
         return next(node for node in self.nodes if node.name == name)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a node called ``name``."""
+        return any(node.name == name for node in self.nodes)
 
     def with_links(self, links: dict[str, Link]) -> Program:
         """Every edge carried by what ``links`` says for its port, unless it says so itself."""

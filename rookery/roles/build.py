@@ -10,6 +10,7 @@ import torch
 
 from rookery.algos.algorithm import build_algorithm
 from rookery.core.errors import UserError
+from rookery.core.group import Group
 from rookery.core.ports import ExperienceSink, ExperienceSource, ParamSink, ParamSource
 from rookery.core.records import rollout_spec
 from rookery.core.seeding import seed_of, stream
@@ -107,12 +108,17 @@ def build_learner(
     *,
     source: ExperienceSource,
     params: ParamSink,
+    group: Group | None = None,
     pulse: Pulse | None = None,
 ) -> Learner:
-    """The learner."""
+    """The learner; with a ``group``, the one of this member."""
     policy = build_policy(config, signature)
     algorithm = build_algorithm(
-        config.algo, config.algo_config, recurrent=policy.recurrent, device=torch_device(config)
+        config.algo,
+        config.algo_config,
+        recurrent=policy.recurrent,
+        device=torch_device(config),
+        group=group,
     )
     return Learner(
         policy=policy,
@@ -120,7 +126,8 @@ def build_learner(
         optimizer=config.optimizer,
         source=source,
         params=params,
-        rng=stream(config.seed, "learner"),
+        rng=stream(config.seed, "learner", *([group.rank] if group and group.rank else [])),
+        group=group,
         pulse=pulse,
     )
 

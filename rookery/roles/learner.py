@@ -12,6 +12,7 @@ The engine's loop::
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +21,11 @@ import torch
 from rookery.algos.algorithm import Algorithm
 from rookery.algos.on_policy import explained_variance
 from rookery.core.errors import RunFailed, UserError
+from rookery.core.group import Alone, Group
 from rookery.core.ports import ExperienceSource, ParamSink
 from rookery.core.records import Rollout
 from rookery.core.schedule import value_at
-from rookery.core.seeding import generator_state, restore_generator
+from rookery.core.seeding import generator_state, restore_generator, stream
 from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors
 from rookery.nets.actor_critic import ActorCritic
@@ -63,9 +65,11 @@ class Learner:
         source: ExperienceSource,
         params: ParamSink,
         rng: np.random.Generator,
+        group: Group | None = None,
         pulse: Pulse | None = None,
     ) -> None:
         self.policy = policy
+        self.group = group or Alone()
         self.algorithm = algorithm
         self.flat = FlatParams(policy)
         self.optimizer = FlatOptimizer(optimizer, self.flat)
@@ -90,10 +94,14 @@ class Learner:
             self.source.wait(timeout_secs)
 
     def step(self) -> Update:
-        """Learn from one batch and publish the new weights."""
+        """Learn from one batch and publish the new weights.
+
+        In a group every member does so at once, each from its own batch, with the mean gradient.
+        """
         rollout = self.source.sample()
         metrics = self._learn(rollout)
-        self.steps += rollout.num_steps
+        num_steps, metrics = self._together(rollout.num_steps, metrics)
+        self.steps += num_steps
         self.updates += 1
         update = self._report(rollout, metrics)
         self.params.publish(self.updates, self.flat.tensors())
@@ -108,9 +116,10 @@ class Learner:
             loss, metrics = self.algorithm.loss(self.policy, minibatch, self.steps)
             self.flat.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
+            self.flat.average_grad(minibatch.mask.sum(), self.group)
             metrics["grad_norm"] = self.optimizer.step(lr)
             seen.append(metrics)
-        self.policy.update_moments(batch.obs, batch.mask.bool())
+        self.policy.update_moments(batch.obs, batch.mask.bool(), self.group.sum_)
         means = {name: float(torch.stack([m[name] for m in seen]).mean()) for name in seen[0]}
         if not math.isfinite(means["grad_norm"]):
             raise RunFailed(
@@ -119,16 +128,42 @@ class Learner:
             )
         return means | {"lr": lr, "explained_variance": float(explained_variance(batch))}
 
+    def _together(self, num_steps: int, metrics: dict[str, float]) -> tuple[int, dict[str, float]]:
+        """Steps of the whole group, and the means of its metrics."""
+        own = torch.tensor([num_steps, *metrics.values()], dtype=torch.float64)
+        steps, *sums = self.group.sum_(own).tolist()
+        means = (value / self.group.size for value in sums)
+        return int(steps), dict(zip(metrics, means, strict=True))
+
     def _report(self, rollout: Rollout, metrics: dict[str, float]) -> Update:
+        """What the update did; the episodes are those of the whole group at its first member."""
         ended = rollout.episode_length > 0
+        columns = [rollout.episode_return, rollout.episode_length, *rollout.info.values()]
+        told = self.group.gather(np.stack([column[ended] for column in columns], 1))
+        rows = np.concatenate(told) if told else np.empty((0, len(columns)))
         return Update(
             steps=self.steps,
             updates=self.updates,
             metrics={f"train/{name}": value for name, value in metrics.items()},
-            returns=rollout.episode_return[ended],
-            lengths=rollout.episode_length[ended],
-            info={name: values[ended] for name, values in rollout.info.items()},
+            returns=rows[:, 0],
+            lengths=rows[:, 1].astype(np.int64),
+            info=dict(zip(rollout.info, rows[:, 2:].T, strict=True)),
         )
+
+    def check_agreement(self) -> None:
+        """Stop if the weights of the group have come apart."""
+        tensors = self.flat.tensors().values()
+        digest = zlib.crc32(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors))
+        agrees = digest == int(self.group.first(np.array([digest], np.float64))[0])
+        apart = torch.zeros(self.group.size, dtype=torch.float64)
+        apart[self.group.rank] = not agrees
+        others = torch.nonzero(self.group.sum_(apart)).flatten().tolist()
+        if others:
+            names = ", ".join(f"worker-{rank}" for rank in others)
+            raise RunFailed(
+                f"the weights of {names} differ from worker-0's after update {self.updates}: "
+                "the machines must have the same versions of torch and the same kind of processor"
+            )
 
     def save_state(self) -> dict[str, State]:
         """The parts of a checkpoint that are the learner's."""
@@ -155,6 +190,10 @@ class Learner:
         data = parts["learner"].data
         self.steps, self.updates = data["steps"], data["updates"]
         restore_generator(self.rng, data["rng"])
+
+    def vary(self, run_seed: int) -> None:
+        """Draw minibatches of one's own from here on; a checkpoint has the first member's."""
+        self.rng = stream(run_seed, "learner", self.group.rank, self.steps)
 
 
 def load_weights(policy: ActorCritic, saved: State) -> None:

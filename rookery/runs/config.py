@@ -113,7 +113,7 @@ class RunConfig:
         parts = getattr(self.algo_config, "num_minibatches", 1)
         columns = (
             self.env.num_envs
-            * self.formation_config.num_actors
+            * self.formation_config.actors_in_batch
             * self.algo_config.rollouts_per_update
         )
         recurrent = self.policy.core != "none"

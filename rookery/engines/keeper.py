@@ -1,0 +1,151 @@
+"""The session of a run, in the process that learns, and that process's talk with the driver.
+
+::
+
+    keeper.begin()
+    with keeper:
+        while keeper.go_on():
+            keeper.note(learner.step())
+        keeper.conclude()
+    keeper.report()
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rookery.roles.learner import Learner, Update, load_weights
+from rookery.runs.checkpoint import Checkpoint, load_checkpoint
+from rookery.runs.config import RunConfig
+from rookery.runs.directory import RunDirectory
+from rookery.runs.metrics import cut
+from rookery.runs.session import Callbacks, Record, Session
+from rookery.runs.start import starting_weights
+from rookery.transport.control import Control, Listener
+
+_LOG = logging.getLogger(__name__)
+
+EVALUATION_TIMEOUT_SECS = 3600.0
+
+Order = dict[str, Any]
+"""What the driver asks a process to be."""
+
+
+class Keeper:
+    """Keeps the session: logs, checkpoints, evaluations, and when it is over."""
+
+    def __init__(
+        self,
+        order: Order,
+        config: RunConfig,
+        learner: Learner,
+        control: Control,
+        listener: Listener,
+        fleet: Callable[[], Record],
+    ) -> None:
+        self.order = order
+        self.learner = learner
+        self.control = control
+        self.listener = listener
+        run = RunDirectory.open(Path(order["run"]))
+        self.session = Session(config, run, _callbacks(order, control), fleet=fleet)
+        self.requested: set[int] = set()
+
+    def begin(self) -> None:
+        """Take up what the order says, and publish the first weights."""
+        session, learner = self.session, self.learner
+        checkpoint = restore_learner(self.order, learner)
+        if checkpoint is not None:
+            saved = checkpoint.parts["session"]
+            session.load_state(saved, steps=learner.steps, updates=learner.updates)
+            _LOG.info("going on from step %d", learner.steps)
+        elif session.run.metrics_path.exists():
+            cut(session.run.metrics_path, 0)
+        self.control.send("started")
+        learner.start()
+        session.begin(learner.save_state)
+
+    def go_on(self) -> bool:
+        """Hear the driver and ask for evaluations that are due; whether to learn on."""
+        self._hear()
+        self._request()
+        return self.session.outcome is None
+
+    def note(self, update: Update) -> None:
+        """Write down what an update did."""
+        self.session.after_update(update, self.learner.save_state)
+
+    def conclude(self) -> None:
+        """Save the end, and wait for the scores of what was saved unless interrupted."""
+        session = self.session
+        session.finish(self.learner.save_state)
+        deadline = time.monotonic() + EVALUATION_TIMEOUT_SECS
+        while session.pending and session.outcome and session.outcome.state != "interrupted":
+            self._request()
+            self._hear()
+            if time.monotonic() > deadline:
+                _LOG.warning("no evaluation came within %.0f s", EVALUATION_TIMEOUT_SECS)
+                return
+            time.sleep(0.02)
+
+    def report(self) -> None:
+        """Tell the driver how it ended."""
+        session = self.session
+        assert session.outcome is not None
+        self.control.send(
+            "outcome",
+            state=session.outcome.state,
+            reason=session.outcome.reason,
+            steps=session.steps,
+            updates=session.updates,
+            wall_secs=session.wall_secs,
+            reached_at=session.reached_at,
+        )
+
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.session.close()
+
+    def _hear(self) -> None:
+        session = self.session
+        for message in self.listener.take():
+            if message["kind"] == "stop":
+                session.stop(message["state"], message["reason"])
+            elif message["kind"] == "evaluation" and message["steps"] in session.pending:
+                session.on_evaluation(message["steps"], message["summary"])
+
+    def _request(self) -> None:
+        for steps in self.session.evaluations_due():
+            if steps not in self.requested:
+                self.requested.add(steps)
+                self.control.send("evaluate", steps=steps)
+
+
+def restore_learner(order: Order, learner: Learner) -> Checkpoint | None:
+    """Weights and all else from where the order says; the checkpoint to go on from, if any."""
+    if order["resume"] is not None:
+        checkpoint = load_checkpoint(Path(order["resume"]))
+        learner.load_state(checkpoint.parts)
+        return checkpoint
+    if order["init_from"] is not None:
+        start = starting_weights(Path(order["init_from"]))
+        load_weights(learner.policy, start.parts["weights"])
+    return None
+
+
+def _callbacks(order: Order, control: Control) -> Callbacks:
+    """Tell the driver what happens; the user's own callbacks run there."""
+
+    def episode(record: Record) -> None:
+        control.send("episode", record=record)
+
+    def record(record: Record) -> None:
+        control.send("record", record=record)
+
+    return Callbacks(on_episode=episode if order["tell_episodes"] else None, on_record=[record])

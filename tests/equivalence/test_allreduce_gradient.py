@@ -1,0 +1,119 @@
+"""N workers of B environments learn what one process with N * B environments learns.
+
+Tolerance as in test_sync_gradient: float32, other orders of addition; 1e-5 through three updates.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rookery.core.spec import zeros
+from rookery.engines.together import build_together
+from rookery.programs.formations import AllreduceConfig
+from rookery.roles.build import probe
+from rookery.roles.learner import Update
+from rookery.roles.worker import Worker
+from rookery.runs.config import RunConfig
+from rookery.transport.shared_group import SharedGroup, group_specs
+from rookery.transport.wake import Wake
+from tests.equivalence.test_sync_gradient import ATOL, CORES, B, Formation, N, one, run_config
+
+UPDATES = 3
+
+
+def config_of(name: str, core: str) -> RunConfig:
+    config = run_config(name, core, N, B)
+    whole: dict[str, Any] = {"num_minibatches": 1} if name == "ppo" else {}
+    algo = replace(config.algo_config, **whole)
+    formation = AllreduceConfig(num_workers=N, check_every=1)
+    return replace(config, algo_config=algo, formation="allreduce", formation_config=formation)
+
+
+def workers_of(config: RunConfig) -> list[Worker]:
+    signature = probe(config)
+    arrays = zeros(group_specs(N, 1 << 16))
+    bells = [Wake.create() for _ in range(N)]
+    workers = []
+    for rank in range(N):
+        group = SharedGroup(arrays, rank, bells, timeout_secs=60.0)
+        actors, learner = build_together(
+            config, signature, [rank], start_steps=lambda replica: 0, group=group
+        )
+        learner.start()
+        workers.append(Worker(actors[0], learner, check_every=1))
+    return workers
+
+
+def step_all(workers: list[Worker]) -> list[Update]:
+    """One update of every worker, each in a thread."""
+    updates: list[Any] = [None] * len(workers)
+
+    def step(rank: int) -> None:
+        updates[rank] = workers[rank].step()
+
+    threads = [threading.Thread(target=step, args=(rank,)) for rank in range(len(workers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return updates
+
+
+def reference(name: str, core: str) -> Formation:
+    formation = one(name, core)
+    if name == "ppo":
+        algorithm = formation.learner.algorithm
+        algorithm.config = replace(algorithm.config, num_minibatches=1)  # type: ignore[call-arg]
+    return formation
+
+
+@CORES
+@pytest.mark.parametrize("name", ["a2c", "ppo"])
+def test_workers_and_one_process_with_all_their_environments_learn_the_same(
+    name: str, core: str
+) -> None:
+    workers, alone = workers_of(config_of(name, core)), reference(name, core)
+    for _ in range(UPDATES):
+        alone.act()
+        ended = alone.block.batch.episode_length > 0
+        lengths = sorted(alone.block.batch.episode_length[ended].tolist())
+        alone.learn()
+        updates = step_all(workers)
+        assert {update.steps for update in updates} == {alone.learner.steps}
+        assert sorted(updates[0].lengths.tolist()) == lengths
+        grads = [worker.learner.flat.grad.numpy() for worker in workers]
+        np.testing.assert_allclose(grads[0], alone.learner.flat.grad.numpy(), atol=ATOL)
+        assert np.abs(grads[0]).max() > 1e-3
+        mine, theirs = workers[0].learner.flat.tensors(), alone.learner.flat.tensors()
+        for part, tensor in theirs.items():
+            torch.testing.assert_close(mine[part], tensor, atol=ATOL, rtol=1e-5)
+        for other in workers[1:]:
+            for part, tensor in other.learner.flat.tensors().items():
+                assert torch.equal(tensor, mine[part]), part  # to the bit
+
+
+def test_weights_that_come_apart_are_noticed_by_all() -> None:
+    workers = workers_of(config_of("a2c", "none"))
+    step_all(workers)
+    workers[1].learner.flat.data[3] += 1e-6
+    said: list[str] = []
+
+    def check(worker: Worker) -> None:
+        try:
+            worker.learner.check_agreement()
+        except Exception as error:
+            said.append(str(error))
+
+    threads = [threading.Thread(target=check, args=(worker,)) for worker in workers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == N
+    assert all("the weights of worker-1 differ from worker-0's after update 1" in s for s in said)
