@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Before torch is imported: tiny tensors gain nothing from threads, and on a busy machine waiting
 # for one another makes them twenty times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that; the
+# tests send it to children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

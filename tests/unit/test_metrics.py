@@ -345,7 +345,7 @@ def test_load_sink_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("jsonll", r"unknown metric sink 'jsonll'; did you mean 'jsonl'\?"),
         ("tensorbord", r"did you mean 'tensorboard'\?"),
-        ("wandb", "use jsonl, tensorboard or module:Class"),
+        ("prometheus", "use jsonl, tensorboard, wandb, mlflow or module:Class"),
         ("no_such_module_at_all:X", "cannot import the module of metric sink"),
         (":X", "unknown metric sink"),
         ("json:", "unknown metric sink"),

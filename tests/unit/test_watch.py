@@ -332,7 +332,7 @@ def test_control_c_ends_it_at_once(snake: Path) -> None:
         assert child.stdout is not None
         child.stdout.readline()
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate()
+        _, err = child.communicate(timeout=60)
         assert child.returncode == 130
         assert err == ""
 
