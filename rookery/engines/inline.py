@@ -32,19 +32,9 @@ def run(job: Job) -> Finish:
     """Carry the job's program to its end."""
     program = build_program(job.config)
     validate(program, "inline", carries("inline"))
-    _check_one_thread(job.config)
     learns = "learner" if program.has("learner") else "worker"
     with compute_threads(program.node(learns).num_threads):
         return _run(job)
-
-
-def _check_one_thread(config: RunConfig) -> None:
-    """Workers of a group wait for each other, which one thread cannot do."""
-    if config.formation == "allreduce" and config.formation_config.num_processes > 1:
-        raise UserError(
-            f"engine inline is one thread and carries one worker, not "
-            f"{config.formation_config.num_processes}: --engine local, or --workers 1"
-        )
 
 
 def _run(job: Job) -> Finish:

@@ -38,6 +38,12 @@ def _check_edges(program: Program, engine: str, carries: Mapping[str, Link]) -> 
             )
         if edge.port not in carries:
             raise UserError(f"{where}: engine {engine} cannot carry it; choose another --engine")
+        replicas = program.node(edge.source).replicas
+        if edge.source == edge.target and carries[edge.port] == "call" and replicas > 1:
+            raise UserError(
+                f"engine {engine} is one thread and carries one {edge.source}, not {replicas}: "
+                f"--engine local, or --{edge.source}s 1"
+            )
         if edge.link is not None and edge.link != carries[edge.port]:
             raise UserError(
                 f"{where}: engine {engine} carries {edge.port} by {carries[edge.port]}, "
