@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Extras that `make test` needs, and the ones that `make demo` brings.
-TEST_EXTRAS := dev,export,wandb,mlflow,docs
+DEMO_EXTRAS := mpi
+TEST_EXTRAS := dev,mpi,export,wandb,mlflow,docs
 STAMP := $(VENV)/.installed
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 TEST_STAMP := $(VENV)/.installed-test
@@ -25,13 +26,13 @@ demo: $(STAMP)
 	$(BIN)/rookery record $(DEMO) --out $(DEMO)/demo.mp4 --max-steps 300
 
 test: $(TEST_STAMP) lint
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" -n 2
 
 test-fast: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m "not slow and not long" -n 2
 
 test-long: $(TEST_STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: $(TEST_STAMP)
 	$(BIN)/ruff check .
@@ -64,7 +65,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install -e .
+	$(PIP) install -e ".[$(DEMO_EXTRAS)]"
 	@touch $@
 
 $(TEST_STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python

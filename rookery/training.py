@@ -256,6 +256,10 @@ def _engine(name: str) -> Callable[[Job], Finish]:
         from rookery.engines.inline import run as run_inline
 
         return run_inline
+    if name == "mpi":
+        from rookery.engines.mpi import run as run_mpi
+
+        return run_mpi
     from rookery.engines.local import run as run_local
 
     return run_local

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from rookery.cli.arguments import HELP, split_words
 from rookery.cli.progress import exit_code, open_display
+from rookery.cli.ranks import run_here_or_on_ranks
 from rookery.core.errors import UserError, near_names
+from rookery.runs.config import RunConfig
 from rookery.runs.session import Callbacks
 
 PROG = "rookery resume"
@@ -14,7 +16,7 @@ FLAGS = {
     "steps": "N: new total of environment steps",
     "time_limit": "TIME: new total of training time, such as 90s, 15m or 2h",
     "stop_at": "SCORE|none: new score to stop at; needed to go on with a solved run",
-    "engine": "inline or local",
+    "engine": "inline, local or mpi",
     "actors": "N: number of actors (formation sync)",
     "workers": "N: number of workers (formation allreduce)",
     "device": "cpu, cuda, cuda:1 ...",
@@ -42,17 +44,24 @@ def main(argv: list[str]) -> int:
     from rookery.training import SavedRun, continue_run
 
     saved = SavedRun.find(Path(path))
-    config = revised_by_flags(saved.config, words.flags)
-    with open_display(config, words.switches) as display:
-        run = continue_run(
-            saved,
-            config,
-            Callbacks(on_record=[display.record]),
-            new_goal="stop_at" in words.flags,
-            announce=display.go_on,
-        )
-        display.finish(run)
-    return exit_code(run)
+
+    def go_on(config: RunConfig) -> int:
+        with open_display(config, words.switches) as display:
+            run = continue_run(
+                saved,
+                config,
+                Callbacks(on_record=[display.record]),
+                new_goal="stop_at" in words.flags,
+                announce=display.go_on,
+            )
+            display.finish(run)
+        return exit_code(run)
+
+    return run_here_or_on_ranks(
+        lambda: revised_by_flags(saved.config, words.flags),
+        go_on,
+        engine=words.flags.get("engine"),
+    )
 
 
 def _help() -> str:

@@ -38,7 +38,11 @@ from rookery.runs.supervise import SuperviseConfig
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
 
 _TOP: dict[str, tuple[Any, Any, str]] = {
-    "engine": (EngineName, "inline", "inline: one thread; local: a process per role."),
+    "engine": (
+        EngineName,
+        "inline",
+        "inline: one thread; local: a process per role; mpi: a rank per role.",
+    ),
     "device": (str, "cpu", "Where policies act and learn: cpu, cuda, cuda:1 ..."),
     "seed": (int, 0, "Every random stream of the run is derived from it."),
     "total_steps": (int, 1_000_000, "Environment steps in all."),

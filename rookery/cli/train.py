@@ -9,8 +9,10 @@ import yaml
 from rookery.cli.arguments import HELP, split_words
 from rookery.cli.explain import general_help, settings_help
 from rookery.cli.progress import exit_code, open_display
+from rookery.cli.ranks import run_here_or_on_ranks
 from rookery.cli.seeds import Seeds, train_seeds
 from rookery.cli.settings import settings_from_flags
+from rookery.runs.config import RunConfig
 from rookery.runs.session import Callbacks
 
 PROG = "rookery train"
@@ -25,30 +27,34 @@ def main(argv: list[str]) -> int:
         return 0
     run, init_from = words.take("run"), words.take("init_from")
     seeds = Seeds.take(words)
-    config = settings_from_flags(what, words.flags)
     if HELP in words.switches:
+        config = settings_from_flags(what, words.flags)
         print(settings_help(config, what or "--config FILE", prog=PROG))
         return 0
     if "print_config" in words.switches:
+        config = settings_from_flags(what, words.flags)
         print(yaml.safe_dump(config.to_tree(), sort_keys=False), end="")
         return 0
+    path = Path(run) if run else None
+    start = Path(init_from) if init_from else None
     if seeds is not None:
-        return train_seeds(
-            seeds,
-            config,
-            words,
-            path=Path(run) if run else None,
-            init_from=Path(init_from) if init_from else None,
-        )
-    from rookery.training import start_run
+        config = settings_from_flags(what, words.flags)
+        return train_seeds(seeds, config, words, path=path, init_from=start)
 
-    with open_display(config, words.switches) as display:
-        done = start_run(
-            config,
-            path=Path(run) if run else None,
-            init_from=Path(init_from) if init_from else None,
-            callbacks=Callbacks(on_record=[display.record]),
-            announce=display.begin,
-        )
-        display.finish(done)
-    return exit_code(done)
+    def train(config: RunConfig) -> int:
+        from rookery.training import start_run
+
+        with open_display(config, words.switches) as display:
+            done = start_run(
+                config,
+                path=path,
+                init_from=start,
+                callbacks=Callbacks(on_record=[display.record]),
+                announce=display.begin,
+            )
+            display.finish(done)
+        return exit_code(done)
+
+    return run_here_or_on_ranks(
+        lambda: settings_from_flags(what, words.flags), train, engine=words.flags.get("engine")
+    )

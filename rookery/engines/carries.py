@@ -12,6 +12,12 @@ _CARRIES: dict[str, dict[str, Link]] = {
         "gradients": "shared_memory",
         "evaluation": "directory",
     },
+    "mpi": {
+        "experience": "message",
+        "params": "message",
+        "gradients": "collective",
+        "evaluation": "call",
+    },
 }
 
 

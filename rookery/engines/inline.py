@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
@@ -44,17 +44,22 @@ def _run(job: Job) -> Finish:
     turns = _Turns(config)
     session = Session(config, job.run, job.callbacks, fleet=lambda: _fleet(actors, turns))
     try:
-        _restore(job, actors, learner, session)
+        restore(job, actors, learner, session)
         with Interrupt() as interrupt:
             _loop(actors, learner, session, interrupt, turns)
             session.finish(lambda: _parts(actors, learner))
-            _evaluate_pending(session, learner, interrupt, turns)
+            evaluate_pending(session, learner, interrupt, turns.evaluator)
             if interrupt.requested:
                 session.stop("interrupted", interrupt.reason)
     finally:
         session.close()
         for actor in actors:
             actor.close()
+    return finish_of(session)
+
+
+def finish_of(session: Session) -> Finish:
+    """How a session that is over ended."""
     assert session.outcome is not None
     return Finish(
         session.outcome,
@@ -81,6 +86,10 @@ class _Turns:
         yield
         self.secs[role] = self.secs.get(role, 0.0) + time.monotonic() - begun
 
+    def evaluator(self) -> AbstractContextManager[None]:
+        """The evaluator's turn."""
+        return self.of("evaluator")
+
     def wait_shares(self, num_actors: int) -> dict[str, float]:
         """Share of the time that each role had to wait for the others; of actors the mean."""
         life = max(time.monotonic() - self.started, 1e-9)
@@ -98,7 +107,7 @@ def _loop(
     """Roles in turn until the session says that it is over."""
     learner.start()
     session.begin(learner.save_state)
-    _evaluate_pending(session, learner, interrupt, turns)
+    evaluate_pending(session, learner, interrupt, turns.evaluator)
     while session.outcome is None:
         with turns.of("actor"):
             for actor in actors:
@@ -109,7 +118,7 @@ def _loop(
         with turns.of("learner"):
             update = learner.step()
         session.after_update(update, lambda: _parts(actors, learner))
-        _evaluate_pending(session, learner, interrupt, turns)
+        evaluate_pending(session, learner, interrupt, turns.evaluator)
         if interrupt.requested:
             session.stop("interrupted", interrupt.reason)
 
@@ -130,7 +139,8 @@ def _new_start(job: Job, replica: int) -> int:
     return job.resume.steps
 
 
-def _restore(job: Job, actors: list[Actor], learner: Learner, session: Session) -> None:
+def restore(job: Job, actors: list[Actor], learner: Learner, session: Session) -> None:
+    """Begin where the job says: at a checkpoint, with given weights, or new."""
     if job.init_from is not None:
         load_weights(learner.policy, job.init_from.parts["weights"])
     if job.resume is None:
@@ -159,14 +169,18 @@ def _parts(actors: list[Actor], learner: Learner) -> dict[str, State]:
     return parts
 
 
-def _evaluate_pending(
-    session: Session, learner: Learner, interrupt: Interrupt, turns: _Turns
+def evaluate_pending(
+    session: Session,
+    learner: Learner,
+    interrupt: Interrupt,
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
+    """Score what was saved for it; each within a ``turn`` of the evaluator."""
     for steps in session.evaluations_due():
         weights = session.store.load(steps, parts=["weights"]).parts["weights"]
         policy = build_policy(session.config, learner.policy.signature)
         load_weights(policy, weights)
-        with turns.of("evaluator"):
+        with turn():
             result = evaluate_config(
                 session.config, policy, should_stop=lambda: interrupt.requested
             )

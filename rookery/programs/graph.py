@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-Link = Literal["call", "shared_memory", "directory"]
+Link = Literal["call", "shared_memory", "directory", "message", "collective"]
 
 PORTS: dict[str, str] = {
     "experience": "rollouts, put and sampled",

@@ -28,7 +28,7 @@ from rookery.roles.evaluator import EvalConfig
 from rookery.runs.metrics import check_sink_name
 from rookery.runs.supervise import SuperviseConfig
 
-EngineName = Literal["inline", "local"]
+EngineName = Literal["inline", "local", "mpi"]
 
 
 def _at_least_one(name: str, value: int) -> None:

@@ -166,6 +166,11 @@ class RunDirectory:
         """The log of one process of the run."""
         return self.logs / f"{role}-{replica}.log"
 
+    def write_ranks(self, lines: list[str]) -> None:
+        """Write ``logs/ranks.txt``: which process of an MPI job was which rank."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._write(self.logs / "ranks.txt", "\n".join(lines) + "\n")
+
     def write_config(self, text: str) -> None:
         """Write ``config.yaml``."""
         self._write(self.config_path, text)

@@ -32,7 +32,7 @@ class SharedArena:
 
     def __init__(self, descriptor: int, specs: Mapping[str, ArraySpec]) -> None:
         self.descriptor = descriptor
-        offsets, size = _layout(specs)
+        offsets, size = layout(specs)
         self._map = mmap.mmap(descriptor, size)
         self.arrays: Arrays = {
             name: np.frombuffer(
@@ -45,7 +45,7 @@ class SharedArena:
     def create(cls, specs: Mapping[str, ArraySpec]) -> SharedArena:
         """New memory, all zero."""
         descriptor = os.memfd_create("rookery", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, _layout(specs)[1])
+        os.ftruncate(descriptor, layout(specs)[1])
         return cls(descriptor, specs)
 
     def group(self, prefix: str) -> Arrays:
@@ -61,7 +61,8 @@ class SharedArena:
         os.close(self.descriptor)
 
 
-def _layout(specs: Mapping[str, ArraySpec]) -> tuple[dict[str, int], int]:
+def layout(specs: Mapping[str, ArraySpec]) -> tuple[dict[str, int], int]:
+    """Where each array of ``specs`` begins, and the bytes of all."""
     offsets: dict[str, int] = {}
     end = 0
     for name, spec in specs.items():

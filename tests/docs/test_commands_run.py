@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ SMALLER = {
     "zoo add": {"episodes": "2"},
 }
 """Flags given to each command in place of its own."""
+RUN = ("rookery", "python", "mpiexec")
 ENDLESS = {"seeds": "2", "time-limit": "60"}
 """What replaces these flags where they are given."""
 
@@ -73,7 +75,7 @@ def smaller(words: list[str]) -> list[str]:
     return words
 
 
-PAGES_WITH_COMMANDS = sorted({page for page, words in lines() if words[0] in ("rookery", "python")})
+PAGES_WITH_COMMANDS = sorted({page for page, words in lines() if words[0] in RUN})
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +98,21 @@ def desk(tmp_path: Path, first_run: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
+def on_two_ranks(words: list[str]) -> None:
+    """An MPI job of a page, made smaller, on this host."""
+    given = smaller(words[words.index("rookery") + 1 :])
+    mpiexec = str(Path(sys.executable).parent / "mpiexec")
+    done = subprocess.run(
+        [mpiexec, "-n", "2", sys.executable, "-m", "rookery", *given],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_runs(
@@ -106,6 +123,8 @@ def test_every_command_of_a_page_runs(
             continue
         if words[0] == "python" and words[1].endswith(".py") and (desk / words[1]).is_file():
             subprocess.run([sys.executable, *words[1:]], check=True, timeout=120)
+        if words[0] == "mpiexec":
+            on_two_ranks(words)
         if words[0] != "rookery" or len(words) == 1:
             continue
         given = smaller(words[1:])

@@ -36,4 +36,4 @@ def test_a_run_survives_twenty_kills(tmp_path: Path) -> None:
     assert written == sorted(written)
     assert load_checkpoint(run, "latest").steps >= 30000
     assert not p.members(run)
-    assert p.shared_memory() == before
+    p.until(lambda: p.shared_memory() <= before, "shared memory to be gone", timeout_secs=10)

@@ -1,0 +1,244 @@
+"""Real mpiexec: ranks that train together, agree, fail and end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from rookery.cli.main import main
+from rookery.engines.launcher import Launch, launch_of
+from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.metrics import read_metrics
+from tests.faults import processes as p
+
+ROOT = Path(__file__).resolve().parents[2]
+MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
+ROOKERY = [sys.executable, "-m", "rookery"]
+PLAIN = "tests.faults.fault_worlds:Plain"
+SMALL = [
+    "--envs", "2", "--ppo.rollout_steps", "20", "--ppo.num_minibatches", "1", "--ppo.num_epochs",
+    "1", "--log-every", "80", "--save-every", "400", "--eval.episodes", "0", "--stop-at", "none",
+]  # fmt: skip
+SLOW = ["--env.kwargs", "{step_secs: 0.002}", "--steps", "1000000"]
+END_SECS = 15.0
+
+
+class Ranks:
+    """An MPI job under test."""
+
+    def __init__(self, *words: str) -> None:
+        self.mark = uuid.uuid4().hex
+        self.process = subprocess.Popen(
+            [MPIEXEC, *words],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "ROOKERY_TEST_MARK": self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def pid_of(self, rank: int) -> int:
+        """The process of a rank."""
+        for directory in Path("/proc").iterdir():
+            try:
+                told = (directory / "environ").read_bytes().split(b"\0")
+            except (OSError, NotADirectoryError):
+                continue
+            if {f"ROOKERY_TEST_MARK={self.mark}".encode(), b"PMI_RANK=%d" % rank} <= set(told):
+                return int(directory.name)
+        raise AssertionError(f"no process of rank {rank}")
+
+    def end(self, timeout: float = p.PATIENCE_SECS) -> tuple[int, str]:
+        """Exit code and everything said."""
+        said, _ = self.process.communicate(timeout=timeout)
+        return self.process.returncode, said
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = p.shared_memory()
+    yield
+    p.until(lambda: p.shared_memory() <= before, "shared memory to be gone", timeout_secs=10)
+
+
+def job(count: int, *words: str) -> tuple[int, str]:
+    return Ranks("-n", str(count), *ROOKERY, *words).end()
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    arrays = load_checkpoint(run, "latest", ["weights"]).parts["weights"].arrays
+    return {name: torch.as_tensor(array) for name, array in arrays.items()}
+
+
+def same(first: Path, second: Path) -> None:
+    ours, theirs = weights(first), weights(second)
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
+
+
+COMMON = [
+    "CartPole-v1", "--envs", "4", "--ppo.rollout_steps", "16", "--ppo.num_minibatches", "2",
+    "--ppo.num_epochs", "2", "--policy.normalize_obs", "true", "--steps", "1000",
+    "--eval.episodes", "2", "--quiet",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_ranks_of_sync_learn_what_one_thread_learns_to_the_bit(tmp_path: Path, core: str) -> None:
+    settings = [*COMMON, "--policy.core", core, "--ppo.rollouts_per_update", "2"]
+    code, said = job(3, "train", *settings, "--run", str(tmp_path / "mpi"))
+    assert code == 0, said
+    inline = ["--actors", "2", "--run", str(tmp_path / "inline")]
+    assert main(["train", *settings, *inline]) == 0
+    same(tmp_path / "mpi", tmp_path / "inline")
+    record = read_metrics(tmp_path / "mpi" / "metrics.jsonl")[-1]
+    assert record["eval/episodes"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_ranks_of_allreduce_learn_what_processes_learn_to_the_bit(
+    tmp_path: Path, core: str
+) -> None:
+    settings = [*COMMON, "--policy.core", core, "--formation", "allreduce"]
+    code, said = job(2, "train", *settings, "--run", str(tmp_path / "mpi"))
+    assert code == 0, said
+    local = ["--engine", "local", "--workers", "2", "--run", str(tmp_path / "local")]
+    assert main(["train", *settings, *local]) == 0
+    same(tmp_path / "mpi", tmp_path / "local")
+
+
+@pytest.mark.slow
+def test_eleven_ranks_on_few_cores_solve_cartpole(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, said = job(11, "train", "cartpole", "--envs", "4", "--run", str(run))
+    assert code == 0, said
+    assert "Solved" in said
+    assert json.loads((run / "status.json").read_text())["state"] == "solved"
+    assert len((run / "logs" / "ranks.txt").read_text().splitlines()) == 11
+    records = read_metrics(run / "metrics.jsonl")
+    assert {"fleet/slowest_rank", "fleet/learner_wait_share"} <= set(records[0])
+    assert main(["eval", str(run), "--episodes", "3"]) == 0
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_job_and_it_resumes_with_another_number(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ranks = Ranks("-n", "3", *ROOKERY, "train", PLAIN, *SMALL, *SLOW, "--run", str(run))
+    p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
+    pid = ranks.pid_of(2)
+    os.kill(pid, signal.SIGKILL)
+    code, said = ranks.end(END_SECS)
+    assert code != 0
+    assert f"PID {pid} RUNNING AT" in said  # the launcher's words
+    assert f"rank 2 pid {pid} on" in (run / "logs" / "ranks.txt").read_text()
+    steps = load_checkpoint(run, "latest").steps
+    code, said = job(2, "resume", str(run), "--steps", str(steps + 400), "--quiet")
+    assert code == 0, said
+    assert load_checkpoint(run, "latest").steps >= steps + 400
+    assert main(["resume", str(run), "--engine", "inline", "--steps", str(steps + 800)]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("formation", ["sync", "allreduce"])
+def test_an_exception_names_rank_host_and_cause(tmp_path: Path, formation: str) -> None:
+    words = ["train", "tests.faults.fault_worlds:Raises", *SMALL, "--formation", formation]
+    code, said = job(3, *words, "--steps", "100000", "--run", str(tmp_path / "run"))
+    assert code == 3, said
+    assert "rookery: rank " in said
+    assert f" on {os.uname().nodename}: environment" in said
+    assert "the pole is on fire" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_rank_that_hangs_in_c_is_noticed_and_named(tmp_path: Path) -> None:
+    marker = tmp_path / "stuck"
+    ranks = Ranks(
+        "-n", "3", *ROOKERY, "train", "tests.faults.fault_worlds:HangsInC", *SMALL,
+        "--env.kwargs", f"{{marker: '{marker}'}}", "--env.step_timeout_secs", "2",
+        "--steps", "100000", "--run", str(tmp_path / "run"),
+    )  # fmt: skip
+    p.until(marker.exists, "a rank to be stuck")
+    begun = time.monotonic()
+    code, said = ranks.end(60)
+    assert code != 0
+    assert "has been silent for 12 s: it hangs" in said
+    assert time.monotonic() - begun < 2 + END_SECS + 5  # the machine may be busy
+
+
+@pytest.mark.slow
+def test_control_c_ends_every_rank_with_a_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    ranks = Ranks("-n", "3", *ROOKERY, "train", PLAIN, *SMALL, *SLOW, "--run", str(run))
+    p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
+    ranks.process.send_signal(signal.SIGINT)
+    code, said = ranks.end()
+    assert code == 130, said
+    assert "BAD TERMINATION" not in said
+    assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+    load_checkpoint(run, "latest")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-n", "3", *ROOKERY, "train", "cartpole", "--stepz", "3"], "unknown flag --stepz"),
+        (["-n", "2", *ROOKERY, "train", "cartpole", "--run", "/proc/x/y"], "cannot write /proc/x"),
+        (
+            ["-n", "1", *ROOKERY, "train", "cartpole", ":", "-n", "1", *ROOKERY, "train",
+             "cartpole", "--lr", "0.5"],
+            "has other settings; start every rank with the same command and versions",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_start_is_said_once_and_ends_all(words: list[str], message: str) -> None:
+    code, said = Ranks(*words).end()
+    assert code == 2
+    assert message in said
+    assert said.count("\n") == 1, said
+
+
+def test_one_rank_alone_is_inline_and_says_so(tmp_path: Path) -> None:
+    words = ["train", "cartpole", "--engine", "mpi", "--steps", "300", "--eval.episodes", "0"]
+    code, said = job(1, *words, "--run", str(tmp_path / "run"))
+    assert code == 0, said
+    assert said.startswith("one rank alone: engine inline\n")
+
+
+def test_without_a_launcher_the_engine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "cartpole", "--engine", "mpi"]) == 2
+    assert "no MPI launcher started this process; `mpiexec -n 4" in capsys.readouterr().err
+
+
+def test_launchers_are_known_by_their_variables() -> None:
+    assert launch_of({"PMI_RANK": "3", "PMI_SIZE": "8"}) == Launch(3, 8)
+    assert launch_of({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}) == Launch(0, 2)
+    assert launch_of({"PMIX_RANK": "1", "SLURM_NTASKS": "4"}) == Launch(1, 4)
+    assert launch_of({"SLURM_NTASKS": "4"}) is None
+
+
+def test_mpi_is_not_imported_outside_an_mpi_run() -> None:
+    code = (
+        "import sys; from rookery.cli.main import main; main(['train', 'cartpole', '--steps', "
+        "'100', '--eval.episodes', '0', '--quiet', '--run', sys.argv[1]]); "
+        "sys.exit('mpi4py' in sys.modules)"
+    )
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as temp:
+        done = subprocess.run([sys.executable, "-c", code, f"{temp}/run"], cwd=ROOT, check=False)
+    assert done.returncode == 0
