@@ -19,7 +19,7 @@ import torch
 
 from rookery.core.errors import EnvironmentFault
 from rookery.core.signature import Signature
-from rookery.core.spec import Arrays, ArraySpec
+from rookery.core.spec import ArraySpec
 from rookery.engines.engine import Job
 from rookery.engines.together import build_together
 from rookery.params.flat import FlatParams
@@ -46,7 +46,6 @@ BEAT_SECS = 1.0
 SILENCE_SECS = 10.0
 """Beyond the environment's own time-out, which comes first: it can name the environment."""
 STOP, GO = 0.0, 1.0
-
 
 _rounds = 0
 
@@ -86,9 +85,13 @@ class LeadActors:
             num_envs=num_envs,
         )
         self.params = Packed(_param_specs(config, signature))
-        self.arriving = {
-            rank: Packed(batch_spec(config, policy, rounds * num_envs))
-            for rank in range(1, ranks.size)
+        spec = batch_spec(config, policy, rounds * num_envs)
+        self.arriving = {rank: Packed(spec) for rank in range(1, ranks.size)}
+        self.theirs = {
+            rank: RolloutBlock(
+                part.arrays, np.zeros(rounds, np.int64), num_actors=1, num_envs=num_envs
+            )
+            for rank, part in self.arriving.items()
         }
         self.learner = build_learner(
             config,
@@ -111,23 +114,17 @@ class LeadActors:
         ranks.share(self.params.buffer)
         arrived = ranks.receive({rank: part.buffer for rank, part in self.arriving.items()})
         self.slowest = max(arrived, key=lambda rank: arrived[rank])
-        for rank, part in self.arriving.items():
-            self._place(rank - 1, part.arrays)
+        for rank, block in self.theirs.items():
+            self._place(rank - 1, block)
         return self.learner.step()
 
-    def _place(self, actor: int, arrays: Arrays) -> None:
+    def _place(self, actor: int, theirs: RolloutBlock) -> None:
         """An actor's rollouts into the columns of its slots."""
-        num_envs = self.config.env.num_envs
-        theirs = RolloutBlock(
-            arrays,
-            np.zeros(len(self.block.flags) // self.num_actors, np.int64),
-            num_actors=1,
-            num_envs=num_envs,
-        )
-        for round_, slot in enumerate(theirs.slots):
-            mine = round_ * self.num_actors + actor
+        for turn, slot in enumerate(theirs.slots):
+            mine = turn * self.num_actors + actor
+            arrays = slot.flat()
             for name, array in self.block.slots[mine].flat().items():
-                array[:] = slot.flat()[name]
+                array[:] = arrays[name]
             self.block.flags[mine] = FILLED
 
     def fleet(self) -> dict[str, float]:
