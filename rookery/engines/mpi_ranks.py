@@ -145,7 +145,7 @@ class LeadWorkers:
 
     def __init__(self, job: Job, ranks: World, signature: Signature) -> None:
         self.ranks = ranks
-        self.worker = _build_worker(job.config, signature, ranks, start_steps=_start_of(job))
+        self.worker = build_worker(job.config, signature, ranks, start_steps=_start_of(job))
         self.learner = self.worker.learner
         self.started = time.monotonic()
 
@@ -255,7 +255,7 @@ def _follow_actor(config: RunConfig, ranks: World, signature: Signature, start_s
 
 
 def _follow_worker(config: RunConfig, ranks: World, signature: Signature, start_steps: int) -> int:
-    worker = _build_worker(config, signature, ranks, start_steps=start_steps)
+    worker = build_worker(config, signature, ranks, start_steps=start_steps)
     _share_state(ranks, worker.learner)
     worker.learner.vary(config.seed)
     worker.learner.start()
@@ -288,9 +288,10 @@ class _Beating(Pulse):
 # ---- what both ends build ------------------------------------------------------------------------
 
 
-def _build_worker(
+def build_worker(
     config: RunConfig, signature: Signature, ranks: World, *, start_steps: int
 ) -> Worker:
+    """This rank's worker."""
     assert isinstance(config.formation_config, AllreduceConfig)
     actors, learner = build_together(
         config,
