@@ -112,9 +112,9 @@ class Batch:
 class RewardNormalizer:
     """Divides rewards by the running deviation of the discounted return of each environment."""
 
-    def __init__(self, gamma: float, device: torch.device, group: Group) -> None:
+    def __init__(self, gamma: float, device: torch.device, group: Group | None = None) -> None:
         self.gamma = gamma
-        self.group = group
+        self.group = group or Alone()
         self.moments = RunningMoments(()).to(device)
         self.past = torch.zeros(0, device=device)
 
@@ -146,10 +146,12 @@ RewardShape = Callable[[Array, Arrays], Array]
 class Targets:
     """Turns the block the actors filled into a :class:`Batch` with advantages and value targets."""
 
-    def __init__(self, config: OnPolicyConfig, device: torch.device, group: Group) -> None:
+    def __init__(
+        self, config: OnPolicyConfig, device: torch.device, group: Group | None = None
+    ) -> None:
         self.config = config
         self.device = device
-        self.group = group
+        self.group = group or Alone()
         self.shape: RewardShape | None = (
             load_object(config.shape_reward, "algo.shape_reward") if config.shape_reward else None
         )
@@ -238,7 +240,7 @@ class OnPolicyAlgorithm(Generic[ConfigT]):
     ) -> None:
         self.config = config
         self.recurrent = recurrent
-        self.targets = Targets(config, device, group or Alone())
+        self.targets = Targets(config, device, group)
 
     def prepare(self, rollout: Rollout) -> Batch:
         """Targets and advantages of what the actors brought."""

@@ -66,7 +66,7 @@ def with_nodes(*nodes: Node) -> Program:
         (
             with_edges(EXPERIENCE, PARAMS, Edge("actor", "gossip", "learner")),
             "no such port",
-            "one of evaluation, experience, params",
+            "one of evaluation, experience, gradients, params",
         ),
         (
             with_edges(EXPERIENCE, Edge("learner", "params", "actor")),
