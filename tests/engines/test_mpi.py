@@ -21,6 +21,8 @@ from rookery.runs.checkpoint import load_checkpoint
 from rookery.runs.metrics import read_metrics
 from tests.faults import processes as p
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
 ROOKERY = [sys.executable, "-m", "rookery"]

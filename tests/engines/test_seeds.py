@@ -20,6 +20,8 @@ from rookery.cli.settings import settings_from_flags
 from rookery.runs.checkpoint import CheckpointStore, load_checkpoint
 from tests.faults.processes import ROOT, until
 
+pytestmark = pytest.mark.slow
+
 TINY = [
     *("--steps", "2000", "--envs", "4", "--ppo.rollout_steps", "32", "--ppo.num_epochs", "1"),
     *("--log-every", "200", "--metrics.sinks", "jsonl", "--stop-at", "none"),

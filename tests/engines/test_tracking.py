@@ -21,6 +21,8 @@ from rookery.runs.directory import RunDirectory
 from rookery.runs.metrics import load_sink, read_metrics
 from tests.faults.processes import members, start, until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 QUIET = {
     "WANDB_MODE": "offline",

@@ -25,6 +25,8 @@ from rookery.doctor.probe import try_out
 from rookery.doctor.report import Group, Report, answer, examine
 from rookery.programs.formations import build_program
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 ANY = Wanted()
 

@@ -27,6 +27,8 @@ from rookery.runs.metrics import read_metrics
 from tests.faults.processes import members
 from tests.terminal import REPOSITORY, Screen, watch
 
+pytestmark = pytest.mark.slow
+
 TRAIN = ("train", "cartpole", "--run", "run", "--log-every", "500", "--eval.episodes", "4")
 SHORT = (*TRAIN, "--steps", "4000")
 ENDLESS = (*TRAIN, "--steps", "100000000", "--stop-at", "none")

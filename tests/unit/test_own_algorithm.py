@@ -10,6 +10,8 @@ import rookery
 from rookery.cli.main import main
 from rookery.cli.settings import settings_from_flags
 
+pytestmark = pytest.mark.slow
+
 MINE = """
 from dataclasses import dataclass
 from rookery.algos.a2c import A2C, A2CConfig

@@ -27,6 +27,8 @@ from rookery.runs.history import History
 from rookery.runs.trained import find_trained
 from tests.play_runs import train_snake, train_tiny
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[2]
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -16,6 +16,8 @@ from rookery.core.spec import Array, Arrays
 from rookery.envs.snake import CARE, LOW_STORE, with_care
 from tests.rollouts import random_rollout, small_policy
 
+pytestmark = pytest.mark.slow
+
 HERE = __name__
 CPU = torch.device("cpu")
 

@@ -33,6 +33,8 @@ from rookery.roles.evaluator import evaluate
 from rookery.runs.trained import Trained, find_trained
 from tests.play_runs import train_snake, train_tiny
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[2]
 CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
