@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -113,8 +112,5 @@ class Lines:
 
 
 def exit_code(run: Run) -> int:
-    """0, or 128 and the signal's number when one ended the run: 130 for Ctrl-C."""
-    outcome = run.finish.outcome
-    if outcome.state != "interrupted":
-        return 0
-    return 128 + (signal.SIGTERM if outcome.reason == "SIGTERM" else signal.SIGINT)
+    """The code of the command that ran ``run``."""
+    return run.finish.outcome.exit_code

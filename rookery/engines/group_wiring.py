@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rookery.core.signature import Signature
-from rookery.core.spec import Array, ArraySpec
+from rookery.core.spec import ArraySpec
+from rookery.engines.wiring import Vitals, vital_specs
 from rookery.params.flat import FlatParams
-from rookery.roles import pulse
 from rookery.roles.build import batch_spec, build_policy
 from rookery.roles.pulse import Pulse
 from rookery.runs.config import RunConfig
@@ -20,11 +18,9 @@ from rookery.transport.wake import Wake
 
 
 @dataclass(slots=True)
-class GroupWiring:
+class GroupWiring(Vitals):
     """Shared memory and bells of one group; the same in every process."""
 
-    config: RunConfig
-    arena: SharedArena
     bells: list[Wake]
 
     @classmethod
@@ -54,25 +50,6 @@ class GroupWiring:
         """Worker ``replica``'s end of the group; waits are noted in its pulse."""
         return SharedGroup(self.arena.group("group/"), replica, self.bells, waiting=own.waiting)
 
-    def acting_pulse(self, replica: int) -> Array:
-        """Cells of worker ``replica``'s pulse."""
-        cells: Array = self.arena.arrays["pulse"][replica]
-        return cells
-
-    def acting_pulses(self) -> list[Array]:
-        """The pulses of all workers."""
-        return [self.acting_pulse(replica) for replica in range(len(self.bells))]
-
-    def evaluator_pulse(self) -> Array:
-        """Cells of the evaluator's pulse."""
-        cells: Array = self.arena.arrays["pulse"][-1]
-        return cells
-
-    @property
-    def counters(self) -> Array:
-        """What the driver counts: restarts."""
-        return self.arena.arrays["counters"]
-
     def close(self) -> None:
         """Let go of all descriptors."""
         self.arena.close()
@@ -91,8 +68,6 @@ def _specs(config: RunConfig, signature: Signature) -> dict[str, ArraySpec]:
     num_bytes = max(flat.grad_and_weight.numel() * 4, episodes, moments * 8, 4096)
     shared = group_specs(size, -(-num_bytes // 64) * 64)
     return {
-        # One row a cache line: each worker writes its own at every step. The last: the evaluator.
-        "pulse": ArraySpec((size + 1, max(pulse.SIZE, 8)), np.dtype(np.float64)),
-        "counters": ArraySpec((8,), np.dtype(np.int64)),
+        **vital_specs(size),
         **{f"group/{name}": spec for name, spec in shared.items()},
     }

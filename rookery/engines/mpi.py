@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +33,7 @@ from rookery.programs.formations import AllreduceConfig, SyncConfig, build_progr
 from rookery.programs.validate import validate
 from rookery.roles.build import compute_threads, probe
 from rookery.runs.config import RunConfig
-from rookery.runs.session import Outcome, Session
+from rookery.runs.session import Session
 from rookery.transport.mpi import World
 
 
@@ -173,15 +172,11 @@ def run(job: Job) -> Finish:
                     session.stop("interrupted", interrupt.reason)
             session.finish(leader.learner.save_state)
             evaluate_pending(session, leader.learner, interrupt)
+            if interrupt.requested:
+                session.stop("interrupted", interrupt.reason)
         finally:
             session.close()
             leader.close()
     assert session.outcome is not None
-    end_round(ranks, _exit_code(session.outcome))
+    end_round(ranks, session.outcome.exit_code)
     return finish_of(session)
-
-
-def _exit_code(outcome: Outcome) -> int:
-    if outcome.state != "interrupted":
-        return 0
-    return 128 + (signal.SIGTERM if outcome.reason == "SIGTERM" else signal.SIGINT)

@@ -22,11 +22,39 @@ RESTARTS = 0
 
 
 @dataclass(slots=True)
-class Wiring:
-    """Shared memory and bells of one fleet; the same in every process."""
+class Vitals:
+    """What the memory of every fleet holds of its processes: pulses, and what the driver counts."""
 
     config: RunConfig
     arena: SharedArena
+
+    def acting_pulse(self, replica: int) -> Array:
+        """Cells of the pulse of the replica that acts."""
+        cells: Array = self.arena.arrays["pulse"][replica]
+        return cells
+
+    def acting_pulses(self) -> list[Array]:
+        """The pulses of all that act."""
+        return [
+            self.acting_pulse(replica)
+            for replica in range(self.config.formation_config.num_processes)
+        ]
+
+    def evaluator_pulse(self) -> Array:
+        """Cells of the evaluator's pulse."""
+        cells: Array = self.arena.arrays["pulse"][-1]
+        return cells
+
+    @property
+    def counters(self) -> Array:
+        """What the driver counts: restarts."""
+        return self.arena.arrays["counters"]
+
+
+@dataclass(slots=True)
+class Wiring(Vitals):
+    """Shared memory and bells of actors and a learner; the same in every process."""
+
     learner_bell: Wake
     actor_bells: list[Wake]
 
@@ -85,30 +113,20 @@ class Wiring:
         """Either end of the params edge."""
         return SharedParams(self.arena.group("params/"))
 
-    def acting_pulse(self, replica: int) -> Array:
-        """Cells of actor ``replica``'s pulse."""
-        cells: Array = self.arena.arrays["pulse"][replica]
-        return cells
-
-    def acting_pulses(self) -> list[Array]:
-        """The pulses of all actors."""
-        return [self.acting_pulse(replica) for replica in range(len(self.actor_bells))]
-
-    def evaluator_pulse(self) -> Array:
-        """Cells of the evaluator's pulse."""
-        cells: Array = self.arena.arrays["pulse"][-1]
-        return cells
-
-    @property
-    def counters(self) -> Array:
-        """What the driver counts: restarts."""
-        return self.arena.arrays["counters"]
-
     def close(self) -> None:
         """Let go of all descriptors."""
         self.arena.close()
         for bell in (self.learner_bell, *self.actor_bells):
             bell.close()
+
+
+def vital_specs(num_acting: int) -> dict[str, ArraySpec]:
+    """The arrays of :class:`Vitals`."""
+    return {
+        # One row a cache line: each process writes its own at every step. The last: the evaluator.
+        "pulse": ArraySpec((num_acting + 1, max(pulse.SIZE, 8)), np.dtype(np.float64)),
+        "counters": ArraySpec((8,), np.dtype(np.int64)),
+    }
 
 
 def _specs(config: RunConfig, signature: Signature) -> dict[str, ArraySpec]:
@@ -119,9 +137,7 @@ def _specs(config: RunConfig, signature: Signature) -> dict[str, ArraySpec]:
     params = param_specs(FlatParams(policy).tensors())
     return {
         "flags": ArraySpec((slots,), np.dtype(np.int64)),
-        # One row a cache line: each actor writes its own at every step. The last: the evaluator.
-        "pulse": ArraySpec((num_actors + 1, max(pulse.SIZE, 8)), np.dtype(np.float64)),
-        "counters": ArraySpec((8,), np.dtype(np.int64)),
+        **vital_specs(num_actors),
         **{f"params/{name}": spec for name, spec in params.items()},
         **{f"block/{name}": spec for name, spec in block.items()},
     }

@@ -13,6 +13,7 @@ It lives where the learner lives::
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -40,6 +41,13 @@ class Outcome:
 
     state: OutcomeState
     reason: str
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 128 and the signal's number when one ended the run: 130 for Ctrl-C."""
+        if self.state != "interrupted":
+            return 0
+        return 128 + (signal.SIGTERM if self.reason == "SIGTERM" else signal.SIGINT)
 
 
 @dataclass(slots=True)
