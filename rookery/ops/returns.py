@@ -46,6 +46,43 @@ def generalized_advantages(
     return advantage
 
 
+def vtrace(
+    log_ratio: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_value: Tensor,
+    gamma: float,
+    *,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    lam: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """V-trace (https://arxiv.org/abs/1802.01561, section 4.1): value targets v_s and the advantages
+    of the policy gradient, both ``[T, B]``.
+
+    ``log_ratio`` is log pi(a|x) - log mu(a|x) of the policy to improve over the one that acted.
+    The advantages are rho_s (r_s + gamma v_{s+1} - V(x_s)), weights included. With ``lam`` below 1
+    (Remark 2) v_{s+1} there gives way to V(x_{s+1}) by 1 - lam, so that on-policy both outputs are
+    those of :func:`generalized_advantages`.
+    """
+    if value.shape[0] != reward.shape[0] + 1:
+        raise ValueError(f"value needs T+1 rows, got {value.shape[0]} for T={reward.shape[0]}")
+    ratio = log_ratio.exp()
+    rho, c = ratio.clamp(max=rho_bar), lam * ratio.clamp(max=c_bar)
+    following = next_values(value, terminated, truncated, final_value)
+    delta = reward + gamma * following - value[:-1]
+    goes_on = gamma * (~(terminated | truncated)).to(delta.dtype)
+    weighted, carry = rho * delta, goes_on * c
+    excess = torch.empty_like(value)  # v_s - V(x_s); nothing is known beyond the last row
+    excess[-1] = 0.0
+    for t in range(delta.shape[0] - 1, -1, -1):
+        torch.addcmul(weighted[t], carry[t], excess[t + 1], out=excess[t])
+    advantage = rho * (delta + goes_on * lam * excess[1:])
+    return value[:-1] + excess[:-1], advantage
+
+
 def discounted_returns(reward: Tensor, reset: Tensor, start: Tensor, gamma: float) -> Tensor:
     """``[T, B]`` discounted sum of the rewards of the episode so far, from ``start`` ``[B]``.
 

@@ -48,6 +48,50 @@ def generalized_advantages(
     return advantage
 
 
+def vtrace(
+    log_ratio: Array,
+    reward: Array,
+    value: Array,
+    terminated: Array,
+    truncated: Array,
+    final_value: Array,
+    gamma: float,
+    *,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    lam: float = 1.0,
+) -> tuple[Array, Array]:
+    """Eq. 1 of https://arxiv.org/abs/1802.01561, as the sum it is, and the policy's weight.
+
+    ``v_s = V(x_s) + sum_t gamma^(t-s) (prod_{i=s}^{t-1} c_i) delta_t V``, which ends with the
+    episode or the rollout.
+    """
+    num_steps, num_envs = reward.shape
+    following = next_values(value, terminated, truncated, final_value)
+    ends = terminated | truncated
+    ratio = np.exp(log_ratio)
+    rho = np.minimum(rho_bar, ratio)
+    c = lam * np.minimum(c_bar, ratio)
+    target = np.zeros((num_steps, num_envs))
+    for b in range(num_envs):
+        for s in range(num_steps):
+            target[s, b] = value[s, b]
+            for t in range(s, num_steps):
+                product = np.prod(c[s:t, b])
+                delta = rho[t, b] * (reward[t, b] + gamma * following[t, b] - value[t, b])
+                target[s, b] += gamma ** (t - s) * product * delta
+                if ends[t, b]:
+                    break
+    advantage = np.zeros((num_steps, num_envs))
+    for b in range(num_envs):
+        for s in range(num_steps):
+            after = following[s, b]
+            if not ends[s, b] and s + 1 < num_steps:
+                after = lam * target[s + 1, b] + (1 - lam) * value[s + 1, b]
+            advantage[s, b] = rho[s, b] * (reward[s, b] + gamma * after - value[s, b])
+    return target, advantage
+
+
 def discounted_returns(reward: Array, reset: Array, start: Array, gamma: float) -> Array:
     """``sum_k gamma^k r_{t-k}`` back to where the episode began, or to ``start``."""
     num_steps, num_envs = reward.shape

@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rookery.core.spec import Array
-from rookery.ops.returns import discounted_returns, generalized_advantages, next_values
+from rookery.ops.returns import (
+    discounted_returns,
+    generalized_advantages,
+    next_values,
+    vtrace,
+)
 from tests.reference import returns_reference as reference
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -146,6 +151,94 @@ def test_a_missing_row_of_values_is_refused() -> None:
     steps = random_steps(0)
     with pytest.raises(ValueError, match=r"T\+1 rows"):
         advantages(steps._replace(value=steps.value[:-1]), 0.99, 0.95)
+
+
+BARS = st.sampled_from([0.5, 1.0, 2.5])
+
+
+def random_log_ratio(seed: int, steps: Steps) -> Array:
+    """Policies that have come apart: ratios from about 0.1 to 10."""
+    return np.random.default_rng(seed + 1).normal(size=steps.reward.shape)
+
+
+def traced(steps: Steps, log_ratio: Array, gamma: float, **bars: float) -> tuple[Array, Array]:
+    target, advantage = vtrace(torch.from_numpy(log_ratio), *steps.tensors(), gamma, **bars)
+    return target.numpy(), advantage.numpy()
+
+
+@given(SEEDS, UNIT, UNIT, BARS, BARS)
+@FUZZ
+def test_vtrace(seed: int, gamma: float, lam: float, rho_bar: float, c_bar: float) -> None:
+    steps = random_steps(seed)
+    log_ratio, bars = random_log_ratio(seed, steps), {"rho_bar": rho_bar, "c_bar": c_bar}
+    found = traced(steps, log_ratio, gamma, lam=lam, **bars)
+    expected = reference.vtrace(log_ratio, *steps, gamma, lam=lam, **bars)
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+@given(SEEDS, UNIT, UNIT)
+@FUZZ
+def test_vtrace_in_float32(seed: int, gamma: float, lam: float) -> None:
+    steps = random_steps(seed)
+    log_ratio = random_log_ratio(seed, steps)
+    ratio32 = torch.from_numpy(log_ratio).float()
+    found = vtrace(ratio32, *steps.tensors(torch.float32), gamma, lam=lam)
+    expected = reference.vtrace(log_ratio, *steps, gamma, lam=lam)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == torch.float32
+        np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-5, atol=1e-5)
+
+
+@given(SEEDS, UNIT)
+@FUZZ
+def test_on_policy_vtrace_is_the_n_step_return(seed: int, gamma: float) -> None:
+    """Eq. 2 of the paper: with ratios of 1 the target is what really followed."""
+    steps = random_steps(seed)
+    target, advantage = traced(steps, np.zeros_like(steps.reward), gamma)
+    returns = reference.returns_to_go(
+        steps.reward, steps.terminated, steps.truncated, steps.value, steps.final_value, gamma
+    )
+    np.testing.assert_allclose(target, returns, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(advantage, returns - steps.value[:-1], rtol=1e-10, atol=1e-12)
+
+
+@given(SEEDS, UNIT, UNIT)
+@FUZZ
+def test_on_policy_vtrace_is_the_generalised_advantage(seed: int, gamma: float, lam: float) -> None:
+    steps = random_steps(seed)
+    target, advantage = traced(steps, np.zeros_like(steps.reward), gamma, lam=lam)
+    expected = advantages(steps, gamma, lam)
+    np.testing.assert_allclose(advantage, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(target, expected + steps.value[:-1], rtol=1e-10, atol=1e-12)
+
+
+def test_vtrace_of_actions_the_policy_would_never_take_learns_nothing() -> None:
+    """Weights of 0: the targets are the estimates themselves."""
+    steps = random_steps(7)
+    target, advantage = traced(steps, np.full_like(steps.reward, -np.inf), 0.9)
+    np.testing.assert_array_equal(target, steps.value[:-1])
+    np.testing.assert_array_equal(advantage, 0.0)
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_vtrace_does_not_flow_back_over_the_end_of_an_episode(end: str) -> None:
+    steps = random_steps(11, end_rate=0.0, num_steps=9)
+    log_ratio, cut = random_log_ratio(11, steps), 4
+    getattr(steps, end)[cut] = True
+    before = traced(steps, log_ratio, 0.99)
+    steps.reward[cut + 1 :] += 5.0
+    steps.value[cut + 1 :] += 5.0
+    after = traced(steps, log_ratio, 0.99)
+    for was, now in zip(before, after, strict=True):
+        np.testing.assert_array_equal(was[: cut + 1], now[: cut + 1])
+        assert not np.allclose(was[cut + 1 :], now[cut + 1 :])
+
+
+def test_vtrace_refuses_a_missing_row_of_values() -> None:
+    steps = random_steps(0)
+    with pytest.raises(ValueError, match=r"T\+1 rows"):
+        traced(steps._replace(value=steps.value[:-1]), np.zeros_like(steps.reward), 0.99)
 
 
 @given(SEEDS, UNIT)
