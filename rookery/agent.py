@@ -20,7 +20,7 @@ from rookery.core.action import from_env_form, to_env_form
 from rookery.core.errors import UserError
 from rookery.core.spec import ACTION_MASK, Array, Arrays, LeafSpec
 from rookery.core.tensors import Tensors
-from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.policy import Policy
 from rookery.runs.trained import find_trained
 
 _PLAIN = "obs"
@@ -30,7 +30,7 @@ _PLAIN = "obs"
 class Agent:
     """A policy with its weights, ready to act."""
 
-    def __init__(self, policy: ActorCritic, seed: int = 0) -> None:
+    def __init__(self, policy: Policy, seed: int = 0) -> None:
         self.policy = policy
         self.signature = policy.signature
         self.rng = np.random.default_rng(seed)

@@ -54,6 +54,8 @@ class Rollout:
     """``[T, B]`` raw return of the episode that ended in this row, else NaN."""
     episode_length: Array
     """``[T, B]`` steps of the episode that ended in this row, else 0."""
+    version: Array
+    """``[B]`` of the policy that acted: how many updates the learner had made by then."""
     state: Arrays
     """Leaves ``[B, ...]``: the recurrent state before row 0."""
     info: Arrays
@@ -86,7 +88,7 @@ class Rollout:
         """A view of some environments of this rollout."""
         return Rollout.from_flat(
             {
-                name: array[start:stop] if name.startswith("state/") else array[:, start:stop]
+                name: array[start:stop] if _once(name) else array[:, start:stop]
                 for name, array in self.flat().items()
             }
         )
@@ -95,6 +97,11 @@ class Rollout:
     def num_steps(self) -> int:
         """Steps the environments really took: T * B less the rows spent on resets."""
         return int(np.count_nonzero(self.mask))
+
+
+def _once(name: str) -> bool:
+    """Whether there is one row of it for each environment, and not for each step."""
+    return name == "version" or name.startswith("state/")
 
 
 def rollout_spec(
@@ -127,4 +134,5 @@ def rollout_spec(
         "final_value": rows(0, _FLOAT),
         "episode_return": rows(0, _FLOAT),
         "episode_length": rows(0, np.dtype(np.int32)),
+        "version": ArraySpec((envs,), np.dtype(np.int64)),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rookery.core.errors import UserError
 
@@ -24,6 +25,8 @@ class LinearSchedule:
     """Absolute step at which the end value is reached."""
     from_steps: int = 0
     """Absolute step at which the change begins."""
+    via: tuple[tuple[int, float], ...] = ()
+    """Corners on the way, each [absolute step, value]; straight lines between them."""
 
     def __post_init__(self) -> None:
         if self.until_steps <= self.from_steps:
@@ -31,11 +34,25 @@ class LinearSchedule:
                 f"schedule: until_steps ({self.until_steps}) must be larger than from_steps "
                 f"({self.from_steps})"
             )
+        steps = [corner for corner, _ in self.corners]
+        if any(later <= earlier for earlier, later in pairwise(steps)):
+            raise UserError(
+                f"schedule: the steps of via must rise between from_steps ({self.from_steps}) "
+                f"and until_steps ({self.until_steps})"
+            )
+
+    @property
+    def corners(self) -> tuple[tuple[int, float], ...]:
+        """(absolute step, value) of the start, of each corner and of the end."""
+        return ((self.from_steps, self.start), *self.via, (self.until_steps, self.end))
 
     def at(self, steps: int) -> float:
         """The value at an absolute step."""
-        done = (steps - self.from_steps) / (self.until_steps - self.from_steps)
-        return self.start + (self.end - self.start) * min(max(done, 0.0), 1.0)
+        for (begun, before), (reached, after) in pairwise(self.corners):
+            if steps < reached:
+                done = max((steps - begun) / (reached - begun), 0.0)
+                return before + (after - before) * done
+        return self.end
 
 
 Schedule = float | LinearSchedule
@@ -48,9 +65,9 @@ def value_at(schedule: Schedule, steps: int) -> float:
 
 def check_schedule(name: str, schedule: Schedule, *, low: float = 0.0) -> None:
     """Refuse values below ``low``, and what is not finite, anywhere on the schedule."""
-    ends = (schedule.start, schedule.end) if isinstance(schedule, LinearSchedule) else (schedule,)
-    for end in ends:
-        if not end >= low:
-            raise UserError(f"{name}: {end} is below {low}")
-        if end == math.inf:
-            raise UserError(f"{name}: must be finite, got {end}")
+    corners = schedule.corners if isinstance(schedule, LinearSchedule) else ((0, schedule),)
+    for _, value in corners:
+        if not value >= low:
+            raise UserError(f"{name}: {value} is below {low}")
+        if value == math.inf:
+            raise UserError(f"{name}: must be finite, got {value}")

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from rookery.core.action import UNBOUNDED
 from rookery.core.spec import ACTION_MASK, Array, ArraySpec, LeafSpec
 from rookery.core.tensors import Tensors
-from rookery.nets.actor_critic import ActorCritic
 from rookery.nets.heads import ActionDist, Bernoulli, Categorical, Gaussian, MultiCategorical
+from rookery.nets.policy import Policy
 
 OBS, STATE, NEW_STATE, RESET = "obs", "state.", "new_state.", "reset"
 ACTION, VALUE = "action", "value"
@@ -30,7 +30,7 @@ ACTION, VALUE = "action", "value"
 class ActingNetwork(nn.Module):
     """A policy with its normalisation in front and its action in the environment's form behind."""
 
-    def __init__(self, policy: ActorCritic) -> None:
+    def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.policy = policy
         self.leaf_of = obs_names(policy)
@@ -63,14 +63,14 @@ def _numbered(leaf_of: dict[str, str]) -> Iterator[tuple[int, str]]:
     return enumerate(leaf_of.values())
 
 
-def obs_names(policy: ActorCritic) -> dict[str, str]:
+def obs_names(policy: Policy) -> dict[str, str]:
     """The leaf of the observation by the name of its input: obs, or obs.LEAF if there are more."""
     leaves = policy.signature.obs
     plain = set(leaves) - {ACTION_MASK} == {OBS}
     return {leaf if leaf == ACTION_MASK or plain else f"{OBS}.{leaf}": leaf for leaf in leaves}
 
 
-def _input_specs(policy: ActorCritic, leaf_of: dict[str, str]) -> Iterator[tuple[str, ArraySpec]]:
+def _input_specs(policy: Policy, leaf_of: dict[str, str]) -> Iterator[tuple[str, ArraySpec]]:
     for name, leaf in leaf_of.items():
         spec = policy.signature.obs[leaf]
         form = spec.env_form

@@ -47,9 +47,7 @@ class Encoder(nn.Module):
                 functional.one_hot(values[..., i], size) for i, size in enumerate(leaf.sizes)
             ]
             return torch.cat(columns, -1).float()
-        values = values.float()
-        if leaf.dtype == np.uint8:
-            values = values.mul_(1.0 / 255.0)
+        values = _as_float(values, leaf)
         moments = self._moments(name)
         if moments is not None:
             values = moments.normalize(values)
@@ -75,6 +73,18 @@ class Encoder(nn.Module):
             module.forget_cache()
 
 
+def _as_float(values: Tensor, leaf: LeafSpec) -> Tensor:
+    """Floats ``[N, ...]``; bytes as 0..1. Images with their channels first are laid out by pixels,
+    which convolutions train faster on, in the same pass."""
+    if leaf.dtype != np.uint8:
+        return values.float()
+    if len(leaf.shape) == 3 and not _channels_are_last(leaf.shape):
+        floats = values.to(torch.float32, memory_format=torch.channels_last)
+    else:
+        floats = values.to(torch.float32)
+    return floats.mul_(1.0 / 255.0)
+
+
 def encoded_shape(leaf: LeafSpec) -> tuple[int, ...]:
     """Shape of one encoded sample of ``leaf``."""
     if leaf.kind in ("discrete", "multi_discrete"):
@@ -93,6 +103,10 @@ def _channels_first(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Images ``[N, *shape]`` as ``[N, C, H, W]``, stacked ones joined; all else as it is."""
     if len(shape) not in (3, 4):
         return values
-    if shape[-1] <= MAX_CHANNELS and shape[-1] <= shape[-3]:
+    if _channels_are_last(shape):
         values = values.movedim(-1, -3)
     return values.flatten(1, 2) if len(shape) == 4 else values
+
+
+def _channels_are_last(shape: tuple[int, ...]) -> bool:
+    return shape[-1] <= MAX_CHANNELS and shape[-1] <= shape[-3]

@@ -172,20 +172,39 @@ class Gaussian:
 
 
 class ActionHead(nn.Module):
-    """A linear layer to the distribution that fits the action space."""
+    """A linear layer to the distribution that fits the action space.
+
+    The deviation of a Gaussian is a parameter, or depends on the features (``state_log_std``); a
+    floor (``log_std_min``) is approached smoothly, so that it can be left again.
+    """
 
     def __init__(
-        self, in_features: int, action: LeafSpec, *, init: Initializer, log_std_init: float
+        self,
+        in_features: int,
+        action: LeafSpec,
+        *,
+        init: Initializer,
+        log_std_init: float,
+        log_std_min: float | None = None,
+        state_log_std: bool = False,
+        squash_mean: bool = False,
     ) -> None:
         super().__init__()
         self.action = action
+        self.least, self.squash = log_std_min, squash_mean
         size = sum(action.sizes) if action.sizes else int(np.prod(action.shape, dtype=int))
         if size == 0:
             raise UserError(f"the action space {action.kind}{list(action.shape)} has no elements")
-        self.linear = nn.Linear(in_features, size)
+        by_state = state_log_std and action.kind == "box"
+        self.linear = nn.Linear(in_features, 2 * size if by_state else size)
         initialize(self.linear, init, gain=0.01)
         if action.kind == "box":
-            self.log_std = nn.Parameter(torch.full((size,), log_std_init))
+            start = torch.full((size,), _above(log_std_init, log_std_min))
+            if by_state:
+                with torch.no_grad():
+                    self.linear.bias[size:] += start
+            else:
+                self.log_std = nn.Parameter(start)
 
     def forward(self, features: Tensor, mask: Tensor | None = None) -> ActionDist:
         """The distribution for ``features``; ``mask`` is 0 at forbidden choices."""
@@ -199,4 +218,15 @@ class ActionHead(nn.Module):
             return MultiCategorical(out, self.action.sizes)
         if kind == "multi_binary":
             return Bernoulli(out)
-        return Gaussian(out, self.log_std)
+        return self._gaussian(out)
+
+    def _gaussian(self, out: Tensor) -> Gaussian:
+        mean, log_std = (out, self.log_std) if hasattr(self, "log_std") else out.chunk(2, -1)
+        if self.least is not None:
+            log_std = self.least + functional.softplus(log_std - self.least)
+        return Gaussian(torch.tanh(mean) if self.squash else mean, log_std)
+
+
+def _above(value: float, least: float | None) -> float:
+    """What becomes ``value`` once the floor ``least`` is applied."""
+    return value if least is None else least + math.log(math.expm1(value - least))

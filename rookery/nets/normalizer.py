@@ -6,10 +6,45 @@ statistics of the version it acts under, and a checkpoint needs nothing beside i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
 import torch
 from torch import Tensor, nn
 
 from rookery.ops.policy_gradient import Total
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Number, mean and variance of some samples."""
+
+    count: Tensor
+    mean: Tensor
+    var: Tensor
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.count, self.mean, self.var))
+
+    def merged(self, other: Moments) -> Moments:
+        """Those of both samples together (Chan et al.)."""
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        spread = (
+            self.var * self.count
+            + other.var * other.count
+            + delta**2 * self.count * other.count / count
+        )
+        return Moments(count, self.mean + delta * other.count / count, spread / count)
+
+
+class Pool(Protocol):
+    """Where several who do not wait for each other put their samples together."""
+
+    def add(self, samples: Tensor) -> Moments:
+        """Add one's own ``samples`` ``[N, *shape]``; what all have added so far."""
+        ...
 
 
 class RunningMoments(nn.Module):
@@ -26,10 +61,25 @@ class RunningMoments(nn.Module):
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self._scale: tuple[Tensor, Tensor] | None = None
+        self.pool: Pool | None = None
+
+    @property
+    def moments(self) -> Moments:
+        """The buffers."""
+        return Moments(self.count, self.mean, self.var)
+
+    def take(self, moments: Moments) -> None:
+        """Replace the statistics by ``moments``."""
+        for mine, theirs in zip(self.moments, moments, strict=True):
+            mine.copy_(theirs)
+        self._scale = None
 
     @torch.no_grad()
     def update(self, samples: Tensor, total: Total = lambda sums: sums) -> None:
         """Add ``samples`` ``[N, *shape]``; ``total`` adds sums up over all who have some."""
+        if self.pool is not None:
+            self.take(self.pool.add(samples))
+            return
         batch = samples.to(torch.float64)
         sums = total(torch.cat([batch.new_tensor([len(batch)]), batch.sum(0).reshape(-1)]))
         num = sums[0]
@@ -37,13 +87,7 @@ class RunningMoments(nn.Module):
             return
         batch_mean = (sums[1:] / num).view(self.mean.shape)
         batch_var = total(((batch - batch_mean) ** 2).sum(0)) / num
-        count = self.count + num
-        delta = batch_mean - self.mean
-        spread = self.var * self.count + batch_var * num + delta**2 * self.count * num / count
-        self.mean += delta * num / count
-        self.var.copy_(spread / count)
-        self.count.copy_(count)
-        self._scale = None
+        self.take(self.moments.merged(Moments(num, batch_mean, batch_var)))
 
     def forget_cache(self) -> None:
         """Call after the buffers were written from outside."""

@@ -7,7 +7,8 @@ Bring your own by ``policy.torso: package.module:Class``. It is called as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from rookery.core.errors import UserError, near_names
 from rookery.core.names import load_object
 from rookery.core.tensors import Tensors
 from rookery.nets.encoder import module_key
+from rookery.nets.images import IMAGE_LAYERS, NATURE_PIXELS
 from rookery.nets.initialize import Initializer, initialize
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -41,7 +43,7 @@ class Torso(Protocol):
         ...
 
 
-def activation(name: str) -> nn.Module:
+def activation_layer(name: str) -> nn.Module:
     """An activation by name."""
     if name not in ACTIVATIONS:
         raise UserError(f"policy.activation: unknown '{name}'{near_names(name, ACTIVATIONS)}")
@@ -52,7 +54,7 @@ def dense(sizes: Sequence[int], act: str) -> nn.Sequential:
     """Linear layers through ``sizes``, each followed by the activation."""
     layers: list[nn.Module] = []
     for size_in, size_out in pairwise(sizes):
-        layers += [nn.Linear(size_in, size_out), activation(act)]
+        layers += [nn.Linear(size_in, size_out), activation_layer(act)]
     return nn.Sequential(*layers)
 
 
@@ -82,15 +84,15 @@ class MLPTorso(nn.Module):
 class ConvTorso(nn.Module):
     """Each image (or sequence) leaf through its own convolutions, joined with the flat leaves.
 
-    ``dims`` is 2 for images ``[C, H, W]`` (the layers of the Nature DQN) and 1 for sequences
-    ``[C, L]`` (such as stacked feature vectors).
+    ``kind`` names the layers: those for images ``[C, H, W]`` (:mod:`rookery.nets.images`), or
+    ``conv1d`` for sequences ``[C, L]`` (such as stacked feature vectors).
     """
 
     def __init__(
         self,
         shapes: Shapes,
         *,
-        dims: int,
+        kind: str,
         hidden: Sequence[int],
         activation: str,
         init: Initializer,
@@ -98,19 +100,21 @@ class ConvTorso(nn.Module):
         super().__init__()
         self.names = tuple(shapes)
         self.convs = nn.ModuleDict()
+        build = _conv1d if kind == "conv1d" else IMAGE_LAYERS[kind]
+        axes = 2 if kind == "conv1d" else 3
         size = 0
         for name, shape in shapes.items():
-            if len(shape) == dims + 1:
-                layers = _conv2d(shape, activation) if dims == 2 else _conv1d(shape, activation)
+            if len(shape) == axes:
+                layers = build(shape, partial(activation_layer, activation))
                 initialize(layers, init)
                 self.convs[module_key(name)] = layers
                 size += _output_size(layers, shape)
             else:
                 size += _size(shape)
         if not self.convs:
-            kind = "an image [C, H, W]" if dims == 2 else "a sequence [C, L] (try env.frame_stack)"
+            what = "an image [C, H, W]" if axes == 3 else "a sequence [C, L] (try env.frame_stack)"
             raise UserError(
-                f"policy.torso: conv{dims}d needs an observation that is {kind}; "
+                f"policy.torso: {kind} needs an observation that is {what}; "
                 f"got {dict(shapes)}; use torso: mlp"
             )
         self.layers = dense((size, *hidden), activation)
@@ -137,7 +141,7 @@ def build_torso(
     init: Initializer,
     kwargs: Mapping[str, object],
 ) -> Torso:
-    """The torso called ``name``: auto, mlp, conv1d, conv2d, or ``package.module:Class``."""
+    """The torso called ``name``: one of ours, or ``package.module:Class``."""
     if ":" in name:
         torso: Torso = load_object(name, "policy.torso")(shapes, **kwargs)
         if not hasattr(torso, "out_features"):
@@ -146,17 +150,25 @@ def build_torso(
     if kwargs:
         raise UserError("policy.torso_kwargs: only a torso of your own (module:Class) takes them")
     if name == "auto":
-        name = "conv2d" if any(len(shape) == 3 for shape in shapes.values()) else "mlp"
+        name = _usual_torso(shapes)
     if name == "mlp":
         return MLPTorso(shapes, hidden=hidden, activation=activation, init=init)
-    if name in ("conv1d", "conv2d"):
-        dims = 1 if name == "conv1d" else 2
-        return ConvTorso(shapes, dims=dims, hidden=hidden, activation=activation, init=init)
-    known = ("auto", "mlp", "conv1d", "conv2d")
+    if name == "conv1d" or name in IMAGE_LAYERS:
+        return ConvTorso(shapes, kind=name, hidden=hidden, activation=activation, init=init)
+    known = ("auto", "mlp", "conv1d", *IMAGE_LAYERS)
     raise UserError(
         f"policy.torso: unknown '{name}'{near_names(name, known)} "
         f"(one of {', '.join(known)}, or package.module:Class)"
     )
+
+
+def _usual_torso(shapes: Shapes) -> str:
+    """conv2d for images, grid for those that are too small for it, else mlp."""
+    images = [shape for shape in shapes.values() if len(shape) == 3]
+    if not images:
+        return "mlp"
+    least = min(min(shape[1:]) for shape in images)
+    return "conv2d" if least >= NATURE_PIXELS else "grid" if least >= 3 else "mlp"
 
 
 def _size(shape: tuple[int, ...]) -> int:
@@ -166,23 +178,7 @@ def _size(shape: tuple[int, ...]) -> int:
     return size
 
 
-def _conv2d(shape: tuple[int, ...], act: str) -> nn.Sequential:
-    if min(shape[1:]) < 36:
-        raise UserError(
-            f"policy.torso: conv2d needs images of at least 36x36, got {shape[1]}x{shape[2]}; "
-            "use torso: mlp or your own module:Class"
-        )
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 32, 8, stride=4),
-        activation(act),
-        nn.Conv2d(32, 64, 4, stride=2),
-        activation(act),
-        nn.Conv2d(64, 64, 3),
-        activation(act),
-    )
-
-
-def _conv1d(shape: tuple[int, ...], act: str) -> nn.Sequential:
+def _conv1d(shape: tuple[int, ...], act: Callable[[], nn.Module]) -> nn.Sequential:
     if shape[1] < 7:
         raise UserError(
             f"policy.torso: conv1d needs at least 7 features per frame, got {shape[1]}; "
@@ -190,13 +186,13 @@ def _conv1d(shape: tuple[int, ...], act: str) -> nn.Sequential:
         )
     return nn.Sequential(
         nn.Conv1d(shape[0], 32, 3),
-        activation(act),
+        act(),
         nn.Conv1d(32, 32, 3),
-        activation(act),
+        act(),
         nn.Conv1d(32, 64, 2),
-        activation(act),
+        act(),
         nn.Conv1d(64, 64, 1),
-        activation(act),
+        act(),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from rookery.core.spec import Array
-from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.policy import Policy
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
@@ -24,7 +24,7 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 class FirstLayer:
     """Listens to the first layer of a policy's torso, after its activation."""
 
-    def __init__(self, policy: ActorCritic) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._output: Tensor | None = None
         layer = _first_layer(policy.torso)
         if layer is not None:
