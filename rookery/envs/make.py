@@ -14,7 +14,7 @@ import importlib
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Literal
 
@@ -22,11 +22,15 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from rookery.core.errors import UserError, near_names
-from rookery.envs import registration
+from rookery.envs import atari, extras, pooled, registration
+from rookery.envs.atari import AtariConfig
+from rookery.envs.atari_vector import AtariVector
+from rookery.envs.background import BackgroundVector
 from rookery.envs.faults import one_line
 from rookery.envs.native import NativeVector
 from rookery.envs.process import ProcessVector
 from rookery.envs.serial import SerialVector
+from rookery.envs.stacked import StackedVector
 from rookery.envs.transition import VectorEnv
 
 _LOG = logging.getLogger(__name__)
@@ -35,7 +39,7 @@ AnyEnv = gym.Env[Any, Any]
 AnyVectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 Factory = Callable[..., Any]
 
-Backend = Literal["auto", "native", "serial", "process"]
+Backend = Literal["auto", "native", "envpool", "serial", "process"]
 
 WAVE = 1024
 """Episodes that a vector class plays at once when each has its own seed."""
@@ -54,15 +58,21 @@ class EnvConfig:
     """Arguments of the environment's constructor or factory."""
     wrappers: list[str | dict[str, Any]] = field(default_factory=list)
     """Applied in order, each 'module:Class' or {wrapper: 'module:Class', kwargs: {...}}."""
+    obs_keys: tuple[str, ...] | None = None
+    """Entries of a Dict observation that the agent sees; null: all."""
     max_episode_steps: int | None = None
     """Truncate episodes after this many steps; null keeps the environment's registered limit."""
     frame_stack: int = 1
     """Observations stacked on a new first axis; 1 stacks none."""
     num_envs: int = 8
     """Environments that each actor steps together."""
+    halves: int = 1
+    """2: an actor steps its environments in two halves, one of which gets its actions while the
+    other steps, where the backend can step in the background; rollouts stay the same."""
     backend: Backend = "auto"
-    """native (a vector class of the environment's own), serial (a loop in this process), process
-    (worker processes), or auto: native where it gives the same environment, else serial."""
+    """native (a vector class of the environment's own), envpool (the same tasks in C++, for
+    training only), serial (a loop in this process), process (worker processes), or auto: native
+    where it gives the same environment, envpool where it is installed and faster, else serial."""
     num_workers: int = 2
     """Worker processes of the process backend."""
     step_timeout_secs: float = 60.0
@@ -75,12 +85,19 @@ class EnvConfig:
     on_env_error: Literal["stop", "restart"] = "stop"
     """stop the run when an environment fails, or restart that environment with a new episode
     (at most 5 times in 5 minutes). Native vectors and killed worker processes always stop."""
+    atari: AtariConfig = AtariConfig()
+    """How Atari games are prepared."""
 
     def __post_init__(self) -> None:
         if not self.id:
             raise UserError("env.id is empty; give a gymnasium id such as CartPole-v1")
         for name in ("frame_stack", "num_envs", "num_workers"):
             _at_least_one(name, getattr(self, name))
+        if self.halves not in (1, 2) or self.num_envs % self.halves:
+            raise UserError(
+                f"env.halves is {self.halves} of {self.num_envs} environments; it must be 1, or 2 "
+                "with an even number of them"
+            )
         if self.max_episode_steps is not None:
             _at_least_one("max_episode_steps", self.max_episode_steps)
         if not self.step_timeout_secs > 0:
@@ -89,6 +106,8 @@ class EnvConfig:
             )
         if self.action_mask_key == "":
             raise UserError("env.action_mask_key is empty; give the key in info, or null for none")
+        if self.obs_keys is not None and not self.obs_keys:
+            raise UserError("env.obs_keys is empty; name what the agent sees, or null for all")
         for wrapper in self.wrappers:
             parse_wrapper(wrapper)
 
@@ -128,6 +147,9 @@ def is_callable_id(env_id: str) -> bool:
 
 def make_env(config: EnvConfig, render_mode: str | None = None) -> AnyEnv:
     """One environment with its time limit, wrappers and frame stack."""
+    game = prepared_game(config)
+    if game is not None:
+        return _make_game(config, game, render_mode)
     kwargs = dict(config.kwargs)
     if render_mode is not None:
         kwargs["render_mode"] = render_mode
@@ -138,9 +160,74 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> AnyEnv:
         env = _make_from_factory(config, factory, kwargs)
     for entry in config.wrappers:
         env = _wrap(env, *parse_wrapper(entry))
+    if config.obs_keys is not None:
+        env = _with_keys(env, config.id, config.obs_keys)
     if config.frame_stack > 1:
         env = gym.wrappers.FrameStackObservation(env, config.frame_stack)
     return env
+
+
+def prepared_game(config: EnvConfig) -> atari.Game | None:
+    """The Atari game that ``env.atari`` prepares, None where the environment stays as it is."""
+    known = find_factory(config.id) is None
+    game = atari.game_of(find_spec(config.id)) if known else None
+    if game is not None and config.atari.preprocess and not config.wrappers:
+        _require_plain(config, game)
+        return game
+    if not config.atari.is_default():
+        raise UserError(f"env.atari is set, but {_why_not(config, game)}; leave env.atari out")
+    return None
+
+
+def _why_not(config: EnvConfig, game: atari.Game | None) -> str:
+    """Why ``env.atari`` would not be heeded."""
+    if game is None:
+        return f"{config.id} is not one of the ids it prepares (ALE/*-v5, *NoFrameskip-v4)"
+    return "env.wrappers is not empty" if config.wrappers else "env.atari.preprocess is false"
+
+
+def _require_plain(config: EnvConfig, game: atari.Game) -> None:
+    """Refuse the settings that the preprocessing of a game does not go together with."""
+    atari.require_kwargs(game, config.kwargs)
+    if config.frame_stack > 1:
+        raise UserError(
+            f"env.frame_stack is {config.frame_stack}, but {game.id} is stacked by env.atari.stack "
+            f"(here {config.atari.stack}); leave env.frame_stack at 1"
+        )
+    if config.obs_keys is not None:
+        raise UserError(f"env.obs_keys is set, but {game.id} has one observation; unset it")
+    if config.action_mask_key is not None:
+        raise UserError(f"env.action_mask_key is set, but {game.id} has no action masks; unset it")
+
+
+def _make_game(config: EnvConfig, game: atari.Game, render_mode: str | None) -> AnyEnv:
+    limit = config.atari.max_steps(config.max_episode_steps)
+
+    def build() -> AnyEnv:
+        return atari.make_game(game, config.atari, max_steps=limit, render_mode=render_mode)
+
+    env: AnyEnv = _build(config.id, build)
+    return env
+
+
+def _make_games(config: EnvConfig, num_envs: int, *, life_loss: bool) -> AtariVector | None:
+    """Games in C++ threads; None if the environment is no game or single ones are asked for."""
+    game = prepared_game(config)
+    if game is None:
+        return None
+    if config.backend not in ("auto", "native"):
+        if life_loss:
+            raise UserError(
+                f"env.atari.life_loss needs env.backend=auto or native, not {config.backend}"
+            )
+        return None
+    limit = config.atari.max_steps(config.max_episode_steps)
+
+    def build() -> AtariVector:
+        return AtariVector(game, num_envs, config.atari, max_steps=limit, life_loss=life_loss)
+
+    games: AtariVector = _build(config.id, build)
+    return games
 
 
 def find_factory(env_id: str) -> Factory | None:
@@ -178,7 +265,8 @@ def find_spec(env_id: str) -> EnvSpec:
         _import(module, f"env.id={env_id}")
     if name.startswith("rookery/"):
         registration.register()
-    if name.startswith("ALE/") and name not in gym.registry:
+    extras.register(name)
+    if atari.may_be_game(name) and name not in gym.registry:
         gym.register_envs(_import("ale_py", f"env.id={env_id}"))
     try:
         return gym.envs.registration._find_spec(name)
@@ -203,7 +291,7 @@ def _make_registered(config: EnvConfig, kwargs: dict[str, Any]) -> AnyEnv:
         kwargs["max_episode_steps"] = config.max_episode_steps
 
     env: AnyEnv = _build(config.id, lambda: gym.make(spec, disable_env_checker=True, **kwargs))
-    return env
+    return extras.wrapped(spec.id, env)
 
 
 def _make_from_factory(config: EnvConfig, factory: Factory, kwargs: dict[str, Any]) -> AnyEnv:
@@ -264,6 +352,23 @@ def _wrap(env: AnyEnv, name: str, kwargs: dict[str, Any]) -> AnyEnv:
     return wrapped
 
 
+def _with_keys(env: AnyEnv, env_id: str, keys: tuple[str, ...]) -> AnyEnv:
+    """``env`` that shows only the entries ``keys`` of its Dict observations."""
+    space = env.observation_space
+    if not isinstance(space, gym.spaces.Dict):
+        raise UserError(
+            f"env.obs_keys is set, but {env_id} observes a {type(space).__name__}, which has no "
+            "entries; unset it"
+        )
+    for key in keys:
+        if key not in space.spaces:
+            hint = near_names(key, space.spaces)
+            raise UserError(
+                f"env.obs_keys: {env_id} has no entry '{key}'{hint} ({', '.join(space.spaces)})"
+            )
+    return gym.wrappers.FilterObservation(env, keys)
+
+
 def make_vector(
     config: EnvConfig,
     *,
@@ -279,6 +384,16 @@ def make_vector(
     """
     count = config.num_envs if num_envs is None else num_envs
     _at_least_one("num_envs", count)
+    games = _make_games(config, count, life_loss=config.atari.life_loss)
+    if games is not None:
+        return BackgroundVector(
+            games,
+            config,
+            run_seed=run_seed,
+            first_env=first_env,
+            info_keys=info_keys,
+            role=role,
+        )
     if config.backend == "process":
         if config.id.startswith(_CALLABLE):
             raise UserError(
@@ -293,8 +408,8 @@ def make_vector(
             info_keys=info_keys,
             role=role,
         )
-    if config.backend in ("auto", "native"):
-        native = _make_native(config, count)
+    if config.backend in ("auto", "native", "envpool"):
+        native = _make_pooled(config, count) or _make_native(config, count)
         if native is not None:
             return NativeVector(
                 native,
@@ -321,9 +436,13 @@ def make_seeded(
     """Environments whose every episode begins with the seed that ``seed_for(row)`` gives.
 
     Returns them and whether they play in waves: a vector class that seeds each of its environments
-    (attribute ``seeds_each``) can do so only for all at once, so its rows begin together.
+    (attribute ``seeds_each``) can do so only for all at once, so its rows begin together; one with
+    ``seeds_rows`` can at any time. Atari games are whole here, whatever ``life_loss`` says.
     """
     count = min(num_envs, num_episodes)
+    games = _make_games(config, count, life_loss=False)
+    if games is not None:
+        return BackgroundVector(games, config, run_seed=0, seed_for=seed_for), False
     if config.backend in ("auto", "native"):
         native = _make_native(config, num_episodes if num_episodes <= WAVE else WAVE)
         if native is not None and getattr(native, "seeds_each", False):
@@ -335,6 +454,35 @@ def make_seeded(
         lambda: make_env(config), config, run_seed=0, num_envs=count, seed_for=seed_for
     )
     return serial, False
+
+
+def _make_pooled(config: EnvConfig, num_envs: int) -> AnyVectorEnv | None:
+    """envpool's environments; None when they were not asked for and would not be better."""
+    if config.backend not in ("auto", "envpool"):
+        return None
+    reason = pooled.unfit(config)
+    if config.backend == "auto" and (reason or not _better_pooled(config.id)):
+        return None
+    if reason:
+        raise UserError(f"env.backend=envpool: {reason}; use env.backend=auto or serial")
+    single = make_env(replace(config, frame_stack=1))
+    try:
+        vector: AnyVectorEnv = pooled.PooledVector(config.id, num_envs, single)
+    except pooled.CannotPoolError as error:
+        if config.backend == "envpool":
+            raise UserError(f"env.backend=envpool: {error}") from error
+        _LOG.warning("%s: stepping gymnasium's own: %s", config.id, error)
+        return None
+    finally:
+        single.close()
+    return vector if config.frame_stack == 1 else StackedVector(vector, config.frame_stack)
+
+
+def _better_pooled(env_id: str) -> bool:
+    """Whether envpool is there and faster, and the id is still gymnasium's own."""
+    if env_id not in pooled.FASTER or not pooled.installed():
+        return False
+    return str(find_spec(env_id).entry_point).startswith("gymnasium.")
 
 
 def _make_native(config: EnvConfig, num_envs: int) -> AnyVectorEnv | None:
@@ -365,6 +513,8 @@ def _native_creator(config: EnvConfig) -> tuple[Factory | None, int | None, str]
     creator, limit = find_factory(config.id), config.max_episode_steps
     if creator is None:
         spec = find_spec(config.id)
+        if atari.game_of(spec) is not None:
+            return None, None, f"the vector class of {config.id} always preprocesses (env.atari)"
         creator = _load_vector_entry(config.id, spec)
         if creator is None:
             return None, None, f"{config.id} has no vector class of its own"
@@ -395,6 +545,8 @@ def _not_honoured(config: EnvConfig, creator: Factory, limit: int | None) -> str
     """The setting that a native vector cannot carry out, '' if there is none."""
     if config.wrappers:
         return "a native vector takes no env.wrappers"
+    if config.obs_keys is not None:
+        return "a native vector shows all entries (env.obs_keys)"
     if config.frame_stack > 1:
         return f"a native vector cannot stack frames (env.frame_stack={config.frame_stack})"
     if config.action_mask_key is not None and config.backend == "auto":

@@ -81,6 +81,8 @@ class NativeVector:
         self._obs: Arrays = {}
         self._resets_next = np.zeros(self.num_envs, np.bool_)
         self._any_reset_next = False
+        self._seeds_rows = bool(getattr(env, "seeds_rows", False))
+        self._tells_lost_lives = bool(getattr(env, "tells_lost_lives", False))
 
     def reset(self) -> Arrays:
         """Begin an episode in every environment; observations ``[B, ...]``."""
@@ -94,14 +96,28 @@ class NativeVector:
         self._verify_obs(self._obs, "reset")
         return self._obs
 
+    def begin(self, row: int) -> Arrays:
+        """Leave the running episode of ``row`` and begin its next, if the environment has
+        ``seeds_rows``; all observations."""
+        only = np.zeros(self.num_envs, np.bool_)
+        only[row] = True
+        self._obs = self._begin_rows(self._obs, only)
+        return self._obs
+
     def step(self, actions: Array) -> StepResult:
         """Step every environment with ``actions`` ``[B, ...]``."""
         moves = env_actions(self._action_space, actions)
         try:
             with self._deadline:
-                raw, reward, terminated, truncated, infos = self._env.step(moves)
+                stepped = self._env.step(moves)
         except (Exception, TimeUp) as error:
             raise self._fault("step", error) from error
+        return self._result(*stepped)
+
+    def _result(
+        self, raw: Any, reward: Any, terminated: Any, truncated: Any, infos: dict[str, Any]
+    ) -> StepResult:
+        """What the environment returned from a step, as the one format."""
         out = StepResult(
             obs=self._leaves(raw, infos, "step"),
             reward=np.asarray(reward, np.float64),
@@ -115,6 +131,8 @@ class NativeVector:
         self._finish(infos, out)
         if self._info_keys:
             out.info = self._info(infos, out)
+        if self._tells_lost_lives and np.count_nonzero(infos["life_lost"]):
+            _end_lives(out, infos["life_lost"])
         self._obs = out.obs
         if self._check:
             self._verify_step(out)
@@ -186,17 +204,25 @@ class NativeVector:
         out.reset = out.terminated | out.truncated
         if not np.count_nonzero(out.reset):
             return
-        ended = out.reset
         out.truncated = out.truncated > out.terminated
         # The environment may write the reset into the arrays it returned.
         out.final_obs = {name: array.copy() for name, array in out.obs.items()}
-        raw, reset_infos = self._call(
-            "reset", lambda: self._env.reset(options={"reset_mask": ended.copy()})
+        out.obs = self._begin_rows(out.final_obs, out.reset)
+
+    def _begin_rows(self, obs: Arrays, rows: Array) -> Arrays:
+        """Begin an episode in ``rows`` ``[B]``; ``obs`` with their first observations."""
+        begins = np.flatnonzero(rows)
+        seed: Any = None
+        if self._seeds_rows and self._seed_for is not None:
+            seed = [self._seed_for(int(row)) for row in begins]
+        raw, infos = self._call(
+            "reset", lambda: self._env.reset(seed=seed, options={"reset_mask": rows.copy()})
         )
-        begun = self._leaves(raw, reset_infos, "reset", rows=np.flatnonzero(ended))
-        out.obs = {name: array.copy() for name, array in out.final_obs.items()}
-        for name, array in out.obs.items():
-            array[ended] = begun[name][ended]
+        begun = self._leaves(raw, infos, "reset", rows=begins)
+        after = {name: array.copy() for name, array in obs.items()}
+        for name, array in after.items():
+            array[rows] = begun[name][rows]
+        return after
 
     # Observations, masks and infos.
 
@@ -344,6 +370,18 @@ def _autoreset_mode(env: gym.vector.VectorEnv[Any, Any, Any]) -> AutoresetMode:
     """The mode ``env`` declares, NEXT_STEP (gymnasium's default) if it does not say."""
     mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
+
+
+def _end_lives(out: StepResult, lost: Array) -> None:
+    """End episodes for the learner where a life was ``lost`` ``[B]``, though the games go on."""
+    out.whole_ended = out.terminated | out.truncated
+    out.terminated = out.terminated | lost
+    out.reset = out.reset | lost
+    if out.final_obs is None:
+        out.final_obs = out.obs
+    elif out.final_obs is not out.obs:
+        for name, array in out.final_obs.items():
+            array[lost] = out.obs[name][lost]
 
 
 def _copy_info(infos: Mapping[str, Any], key: str, rows: Array, column: Array) -> None:

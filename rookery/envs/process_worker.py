@@ -21,6 +21,7 @@ import numpy as np
 from rookery.core.errors import EnvironmentFault, UserError
 from rookery.core.spec import Arrays
 from rookery.envs import process_link as link_
+from rookery.envs.atari import AtariConfig
 from rookery.envs.faults import one_line
 from rookery.envs.make import EnvConfig, make_env
 from rookery.envs.process_link import Link, LinkClosedError
@@ -88,7 +89,8 @@ class _Worker:
     """The environments of this process and their rows of the shared arrays."""
 
     def __init__(self, start: dict[str, Any]) -> None:
-        config = EnvConfig(**start["config"])
+        atari = AtariConfig(**start["config"].pop("atari"))
+        config = EnvConfig(**start["config"], atari=atari)
         self._rows = slice(start["first_row"], start["first_row"] + start["num_envs"])
         self.envs = SerialVector(
             lambda: make_env(config),

@@ -95,7 +95,7 @@ def fits(got: np.dtype[Any], declared: np.dtype[Any]) -> bool:
 
 def obs_plan(space: AnySpace) -> tuple[ObsLeaf, ...]:
     """The leaves of an observation space, in a fixed order."""
-    leaves = tuple(_walk(space, ()))
+    leaves = tuple(_walk(space, (), space))
     names = [leaf.name for leaf in leaves]
     if not leaves:
         raise UserError("the observation space is an empty Dict or Tuple; give it an entry")
@@ -126,18 +126,18 @@ def flatten_batch(space: AnySpace, obs: Any) -> Arrays:
     return arrays
 
 
-def _walk(space: AnySpace, path: tuple[Any, ...]) -> Iterator[ObsLeaf]:
+def _walk(space: AnySpace, path: tuple[Any, ...], whole: AnySpace) -> Iterator[ObsLeaf]:
     if isinstance(space, spaces.Dict):
         for key, inner in space.spaces.items():
-            yield from _walk(inner, (*path, key))
+            yield from _walk(inner, (*path, key), whole)
     elif isinstance(space, spaces.Tuple):
         for index, inner in enumerate(space.spaces):
-            yield from _walk(inner, (*path, index))
+            yield from _walk(inner, (*path, index), whole)
     else:
-        yield _obs_leaf(space, path)
+        yield _obs_leaf(space, path, whole)
 
 
-def _obs_leaf(space: AnySpace, path: tuple[Any, ...]) -> ObsLeaf:
+def _obs_leaf(space: AnySpace, path: tuple[Any, ...], whole: AnySpace) -> ObsLeaf:
     name = ".".join(str(key) for key in path) or PLAIN
     start: Array | None = None
     if isinstance(space, spaces.Box):
@@ -155,14 +155,23 @@ def _obs_leaf(space: AnySpace, path: tuple[Any, ...]) -> ObsLeaf:
     else:
         where = "is" if not path else f"has at '{name}'"
         raise UserError(
-            f"the observation space {where} a {type(space).__name__}, which is not supported; "
-            "use Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these"
+            f"the observation space {where} a {type(space).__name__}, which is not supported; use "
+            "Box, Discrete, MultiDiscrete, MultiBinary, or Dict and Tuple of these"
+            f"{_without(path, whole)}"
         )
     declared = np.dtype(space.dtype) if space.dtype is not None else spec.dtype
     shape = tuple(space.shape or ())
     if start is not None or shape != spec.shape:
         spec = replace(spec, env_form=_env_form(shape, declared, start))
     return ObsLeaf(name, path, spec, shape, declared, start)
+
+
+def _without(path: tuple[Any, ...], whole: AnySpace) -> str:
+    """How to do without the entry at ``path``, where that can be."""
+    if not isinstance(whole, spaces.Dict) or len(whole.spaces) < 2:
+        return ""
+    others = ",".join(str(key) for key in whole.spaces if key != path[0])
+    return f", or leave it out by --env.obs_keys {others}"
 
 
 def _env_form(shape: tuple[int, ...], dtype: np.dtype[Any], start: Array | None) -> EnvForm:

@@ -16,7 +16,7 @@ Shapes: B environments.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from rookery.core.spec import Array, Arrays, LeafSpec, LeafSpecs
 
@@ -41,6 +41,16 @@ class StepResult:
     """Leaves ``[B, ...]``, meaningful in rows that ended in this step; None when none did."""
     info: Arrays = field(default_factory=dict)
     """``[B]`` float values of the asked-for info keys, NaN where absent."""
+    whole_ended: Array | None = None
+    """``[B]`` bool: where the whole episode ended, if some of what ended for the learner did not
+    (a lost life is ``terminated``, and the game goes on); None: wherever one ended."""
+
+    def episode_ended(self) -> Array:
+        """``[B]`` bool: where an episode ended whose return and length are to be recorded."""
+        if self.whole_ended is not None:
+            return self.whole_ended
+        ended: Array = self.terminated | self.truncated
+        return ended
 
 
 class VectorEnv(Protocol):
@@ -70,4 +80,29 @@ class VectorEnv(Protocol):
 
     def close(self) -> None:
         """Release what the environments hold. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class BackgroundVectorEnv(VectorEnv, Protocol):
+    """Environments that step while the caller does something else; ``step`` is both halves.
+
+    Two vectors take turns, so that one steps while the other gets its actions::
+
+        first.begin_step(act(first_obs))
+        while True:
+            second.begin_step(act(second_obs))
+            first_obs = first.finish_step().obs
+            first.begin_step(act(first_obs))
+            second_obs = second.finish_step().obs
+
+    Ask ``isinstance(envs, BackgroundVectorEnv)``: only backends that really do so have the methods.
+    """
+
+    def begin_step(self, actions: Array) -> None:
+        """Let every environment begin its step with ``actions`` ``[B, ...]``."""
+        ...
+
+    def finish_step(self) -> StepResult:
+        """Wait for the step that :meth:`begin_step` began."""
         ...
