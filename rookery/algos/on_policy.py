@@ -1,4 +1,4 @@
-"""What A2C and PPO share: targets made once per batch, and minibatches over it.
+"""What A2C, PPO and IMPALA share: rewards and targets made once per batch, minibatches over it.
 
 Shapes: T steps, B environments (all actors' together), N samples of a minibatch.
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rookery.algos.settings import AlgorithmConfig
 from rookery.core.errors import UserError
 from rookery.core.group import Alone, Group
 from rookery.core.names import load_object
@@ -27,15 +28,14 @@ from rookery.ops.value import ValueLoss
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig:
-    """Settings common to A2C and PPO."""
+class OnPolicyConfig(AlgorithmConfig):
+    """Settings common to A2C, PPO and IMPALA."""
 
-    rollout_steps: int = 32
-    """Steps of each environment in one rollout (T)."""
+    whole_envs: ClassVar[bool] = False
+    """Whether minibatches are of whole environments even when the policy has no memory."""
+
     rollouts_per_update: int = 1
     """Rollouts each actor makes for one update."""
-    gamma: float = 0.99
-    """Discount of future reward."""
     gae_lambda: float = 0.95
     """0: one-step advantage; 1: the return to the end of the episode or rollout."""
     entropy_coef: Schedule = 0.0
@@ -48,24 +48,17 @@ class OnPolicyConfig:
     """Shift and scale the advantages of each batch to mean 0 and deviation 1."""
     normalize_reward: bool = False
     """Divide rewards by the running deviation of the discounted return."""
-    reward_scale: float = 1.0
-    """Rewards are multiplied by this for learning; reported returns stay raw."""
     shape_reward: str | None = None
     """package.module:function of rewards [T, B] and the observations [T, B, ...] before each step;
     what it returns is learned from. Reported returns stay raw."""
 
     def __post_init__(self) -> None:
-        for name in ("rollout_steps", "rollouts_per_update"):
-            if getattr(self, name) < 1:
-                raise UserError(f"algo.{name}: must be at least 1, got {getattr(self, name)}")
-        for name in ("gamma", "gae_lambda"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"algo.{name}: must be within 0 and 1, got {getattr(self, name)}")
+        super().__post_init__()
+        self._check_at_least(1, "rollouts_per_update")
+        self._check_share("gae_lambda")
         check_schedule("algo.entropy_coef", self.entropy_coef)
         if self.value_coef < 0:
             raise UserError(f"algo.value_coef: must not be negative, got {self.value_coef}")
-        if self.reward_scale <= 0:
-            raise UserError(f"algo.reward_scale: must be positive, got {self.reward_scale}")
 
 
 @dataclass(slots=True)
@@ -161,17 +154,15 @@ class Targets:
 
     def __call__(self, rollout: Rollout) -> Batch:
         """The batch of ``rollout``; arrays are shared, not copied, on the CPU."""
-        reward = self._tensor(self._shaped(rollout)) * self.config.reward_scale
-        if self.reward_normalizer is not None:
-            reward = self._normalize(reward, rollout)
-        value = self._tensor(rollout.value)
-        mask = self._tensor(rollout.mask).float()
+        reward = self.reward(rollout)
+        value = self.tensor(rollout.value)
+        mask = self.tensor(rollout.mask).float()
         advantage = generalized_advantages(
             reward,
             value,
-            self._tensor(rollout.terminated),
-            self._tensor(rollout.truncated),
-            self._tensor(rollout.final_value),
+            self.tensor(rollout.terminated),
+            self.tensor(rollout.truncated),
+            self.tensor(rollout.final_value),
             self.config.gamma,
             self.config.gae_lambda,
         )
@@ -179,16 +170,21 @@ class Targets:
         if self.config.normalize_advantage:
             advantage = standardize(advantage, mask, total=self.group.sum_)
         return Batch(
-            obs={name: self._tensor(leaf[:-1]) for name, leaf in rollout.obs.items()},
-            state={name: self._tensor(leaf) for name, leaf in rollout.state.items()},
-            reset=self._tensor(rollout.reset[:-1]),
-            action=self._tensor(rollout.action),
-            log_prob=self._tensor(rollout.log_prob),
+            obs={name: self.tensor(leaf[:-1]) for name, leaf in rollout.obs.items()},
+            state={name: self.tensor(leaf) for name, leaf in rollout.state.items()},
+            reset=self.tensor(rollout.reset[:-1]),
+            action=self.tensor(rollout.action),
+            log_prob=self.tensor(rollout.log_prob),
             value=value[:-1],
             advantage=advantage,
             target=target,
             mask=mask,
         )
+
+    def reward(self, rollout: Rollout) -> Tensor:
+        """``[T, B]`` the rewards to learn from."""
+        reward = self.tensor(self._clipped(self._shaped(rollout))) * self.config.reward_scale
+        return reward if self.reward_normalizer is None else self._normalize(reward, rollout)
 
     def _shaped(self, rollout: Rollout) -> Array:
         """The rewards to learn from, before they are scaled."""
@@ -204,10 +200,16 @@ class Targets:
             )
         return shaped
 
+    def _clipped(self, reward: Array) -> Array:
+        least, most = self.config.reward_min, self.config.reward_max
+        if least is None and most is None:
+            return reward
+        return np.clip(reward, least, most)
+
     def _normalize(self, reward: Tensor, rollout: Rollout) -> Tensor:
         """One round of rollouts after the other: a block's columns are [rollout, actor, env]."""
         assert self.reward_normalizer is not None
-        reset, mask = self._tensor(rollout.reset[:-1]), self._tensor(rollout.mask)
+        reset, mask = self.tensor(rollout.reset[:-1]), self.tensor(rollout.mask)
         chunks = [t.chunk(self.config.rollouts_per_update, 1) for t in (reward, reset, mask)]
         return torch.cat([self.reward_normalizer(*part) for part in zip(*chunks, strict=True)], 1)
 
@@ -220,7 +222,8 @@ class Targets:
         if self.reward_normalizer is not None and tensors:
             self.reward_normalizer.load(tensors)
 
-    def _tensor(self, array: Any) -> Tensor:
+    def tensor(self, array: Any) -> Tensor:
+        """``array`` where the policy computes."""
         return torch.from_numpy(np.asarray(array)).to(self.device)
 
 
@@ -228,7 +231,10 @@ ConfigT = TypeVar("ConfigT", bound=OnPolicyConfig)
 
 
 class OnPolicyAlgorithm(Generic[ConfigT]):
-    """What A2C and PPO have in common but for their loss and minibatches."""
+    """What A2C, PPO and IMPALA have in common but for their loss and minibatches."""
+
+    off_policy = False
+    """Whether it may learn from what older weights did (formation ``async``)."""
 
     def __init__(
         self,
@@ -245,6 +251,16 @@ class OnPolicyAlgorithm(Generic[ConfigT]):
     def prepare(self, rollout: Rollout) -> Batch:
         """Targets and advantages of what the actors brought."""
         return self.targets(rollout)
+
+    def report(self, batch: Batch) -> dict[str, float]:
+        """What the batch as a whole tells."""
+        explained = explained_variance(batch.value, batch.target, batch.mask)
+        return {"explained_variance": float(explained)}
+
+    def moments(self) -> dict[str, RunningMoments]:
+        """Running statistics that all who learn together must have in common."""
+        normalizer = self.targets.reward_normalizer
+        return {} if normalizer is None else {"reward": normalizer.moments}
 
     def state_tensors(self) -> Tensors:
         """Reward statistics, if there are any."""
@@ -269,9 +285,9 @@ def minibatches(
         yield batch.columns(index) if recurrent else flat.samples(index)
 
 
-def explained_variance(batch: Batch) -> Tensor:
-    """How much of the variance of the targets the acting value estimates explained (1 is all)."""
-    residual = batch.target - batch.value
-    spread = masked_mean((batch.target - masked_mean(batch.target, batch.mask)) ** 2, batch.mask)
-    error = masked_mean((residual - masked_mean(residual, batch.mask)) ** 2, batch.mask)
+def explained_variance(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """How much of the variance of the targets the value estimates explained (1 is all)."""
+    residual = target - value
+    spread = masked_mean((target - masked_mean(target, mask)) ** 2, mask)
+    error = masked_mean((residual - masked_mean(residual, mask)) ** 2, mask)
     return 1.0 - error / (spread + 1e-8)

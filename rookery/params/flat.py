@@ -36,6 +36,11 @@ class FlatParams:
             offset += size
         self.buffers = dict(module.named_buffers())
 
+    def part(self, module: nn.Module) -> slice:
+        """Where the parameters of ``module``, a part of this one, lie in the vector."""
+        places = [(view.storage_offset(), view.numel()) for view in module.parameters()]
+        return slice(min(places)[0], sum(max(places)))
+
     def zero_grad(self) -> None:
         """Clear all gradients in place (the views must stay attached)."""
         self.grad.zero_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,6 +46,13 @@ class OptimizerConfig:
             raise UserError("optimizer: betas and alpha must be at least 0 and below 1")
 
 
+def statistic_names(config: OptimizerConfig) -> list[str]:
+    """What the optimizer keeps of each parameter."""
+    if config.name == "rmsprop":
+        return ["square_avg"]
+    return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if config.amsgrad else [])]
+
+
 class FlatOptimizer:
     """An optimizer over :class:`FlatParams`, with torch.optim's mathematics.
 
@@ -59,34 +67,51 @@ class FlatOptimizer:
     longer on bookkeeping than on a small network. Tests hold it to ``torch.optim``.
     """
 
-    def __init__(self, config: OptimizerConfig, params: FlatParams) -> None:
+    def __init__(
+        self,
+        config: OptimizerConfig,
+        params: FlatParams,
+        lr_scales: Sequence[tuple[slice, float]] = (),
+    ) -> None:
+        """``lr_scales`` are parts of the vector that step so many times as far."""
         self.config = config
         self.params = params
-        names = ["square_avg"] if config.name == "rmsprop" else ["exp_avg", "exp_avg_sq"]
-        if config.name == "adam" and config.amsgrad:
-            names.append("max_exp_avg_sq")
-        self.state = {name: torch.zeros_like(params.data) for name in names}
+        self.lr_scales = [(part, scale) for part, scale in lr_scales if scale != 1.0]
+        self.state = {name: torch.zeros_like(params.data) for name in statistic_names(config)}
         self.state["step"] = torch.zeros((), device=params.data.device)
 
     @torch.no_grad()
     def step(self, lr: float) -> Tensor:
         """Apply the gradient with learning rate ``lr``; returns its norm before clipping."""
-        if self.config.max_grad_norm is None:
-            norm: Tensor = torch.linalg.vector_norm(self.params.grad)
-        else:
-            norm = self.params.clip_grad_norm(self.config.max_grad_norm)
-        self.state["step"].add_(1)
-        if self.config.name == "adam":
-            self._adam(lr)
-        else:
-            self._rmsprop(lr)
+        norm = self._clip()
+        data = self.params.data
+        before = [data[part].clone() for part, _ in self.lr_scales]
+        self._apply(lr, self.params.grad, data)
+        for (part, scale), begun in zip(self.lr_scales, before, strict=True):
+            # Both optimizers step in proportion to lr: this is what another lr would have given.
+            data[part] = torch.lerp(begun, data[part], scale)
         return norm
 
-    def _adam(self, lr: float) -> None:
+    def _clip(self) -> Tensor:
+        """Clip the gradient; its norm before."""
+        if self.config.max_grad_norm is None:
+            norm: Tensor = torch.linalg.vector_norm(self.params.grad)
+            return norm
+        return self.params.clip_grad_norm(self.config.max_grad_norm)
+
+    def _apply(self, lr: float, grad: Tensor, data: Tensor) -> None:
+        """Step ``data`` along ``grad``."""
+        self.state["step"].add_(1)
+        if self.config.name == "adam":
+            self._adam(lr, grad, data)
+        else:
+            self._rmsprop(lr, grad, data)
+
+    def _adam(self, lr: float, grad: Tensor, data: Tensor) -> None:
         config, state = self.config, self.state
         torch._fused_adam_(
-            [self.params.data],
-            [self.params.grad],
+            [data],
+            [grad],
             [state["exp_avg"]],
             [state["exp_avg_sq"]],
             [state["max_exp_avg_sq"]] if config.amsgrad else [],
@@ -100,10 +125,10 @@ class FlatOptimizer:
             maximize=False,
         )
 
-    def _rmsprop(self, lr: float) -> None:
-        grad, average = self.params.grad, self.state["square_avg"]
+    def _rmsprop(self, lr: float, grad: Tensor, data: Tensor) -> None:
+        average = self.state["square_avg"]
         average.mul_(self.config.alpha).addcmul_(grad, grad, value=1 - self.config.alpha)
-        self.params.data.addcdiv_(grad, average.sqrt().add_(self.config.eps), value=-lr)
+        data.addcdiv_(grad, average.sqrt().add_(self.config.eps), value=-lr)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The optimizer's statistics by name."""

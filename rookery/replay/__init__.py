@@ -1,0 +1,1 @@
+"""What actors did, kept to be learned from more than once."""
