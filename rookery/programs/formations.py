@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rookery.algos.dqn import DQNConfig
 from rookery.core.errors import UserError, near_names
 from rookery.programs.graph import Edge, Node, Program
 
@@ -26,6 +27,11 @@ class FormationConfig:
     def actors_in_batch(self) -> int:
         """How many of them fill one batch."""
         raise NotImplementedError
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether rollouts may be older than the weights that learn from them."""
+        return False
 
     def _check_positive(self, *names: str) -> None:
         for name in names:
@@ -81,6 +87,108 @@ class AllreduceConfig(FormationConfig):
         return 1
 
 
+@dataclass(frozen=True, kw_only=True)
+class HogwildConfig(FormationConfig):
+    """Workers around one set of weights in shared memory; none waits for another."""
+
+    num_workers: int = 1
+    """Workers, each with env.num_envs environments and a process of its own."""
+    worker_threads: int = 1
+    """Compute threads of each worker."""
+    shared_statistics: bool = True
+    """One set of optimizer statistics for all workers; false: each has its own."""
+    devices: tuple[str, ...] = ()
+    """Worker i computes on device i modulo their number, such as [cuda:0, cuda:1] (A3G); the shared
+    weights stay in main memory. Empty: all on --device."""
+
+    def __post_init__(self) -> None:
+        self._check_positive("num_workers", "worker_threads")
+
+    @property
+    def num_processes(self) -> int:
+        """The workers."""
+        return self.num_workers
+
+    @property
+    def actors_in_batch(self) -> int:
+        """Each learns from its own."""
+        return 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncConfig(FormationConfig):
+    """Actors never wait for the learner: rollouts queue up, and it takes the oldest."""
+
+    num_actors: int = 1
+    """Actors, each with env.num_envs environments; each is a process under the local engine."""
+    slots_per_actor: int = 2
+    """Rollouts of one actor that may wait; when all its slots are full, it waits."""
+    rollouts_per_batch: int | None = None
+    """Rollouts, of whichever actors, that make one batch; null: as many as there are actors."""
+    max_lag: int | None = None
+    """Rollouts made by weights that are more than this many updates old are not learned from;
+    null: all are."""
+    learner_threads: int = 1
+    """Compute threads of the learner."""
+    threads: bool = False
+    """Actors are threads of the learner's process (engine inline)."""
+
+    def __post_init__(self) -> None:
+        self._check_positive("num_actors", "slots_per_actor", "learner_threads")
+        if self.rollouts_per_batch is not None:
+            self._check_positive("rollouts_per_batch")
+        if self.max_lag is not None and self.max_lag < 0:
+            raise UserError(
+                f"formation.max_lag: must not be negative, got {self.max_lag}; 0 takes only what "
+                "the newest weights made, null takes all"
+            )
+
+    @property
+    def num_processes(self) -> int:
+        """The actors."""
+        return self.num_actors
+
+    @property
+    def actors_in_batch(self) -> int:
+        """Rollouts of a batch, each of one actor."""
+        return self.rollouts_per_batch or self.num_actors
+
+    @property
+    def off_policy(self) -> bool:
+        """The learner goes on while rollouts are made and wait."""
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(FormationConfig):
+    """Actors fill a replay table, from which the learner takes what it learns from."""
+
+    num_actors: int = 1
+    """Actors, each with env.num_envs environments; each is a process under the local engine."""
+    learner_threads: int = 1
+    """Compute threads of the learner."""
+    save_replay: bool = True
+    """Checkpoints hold the replay too; false: a resumed run fills it anew before it learns on."""
+
+    def __post_init__(self) -> None:
+        self._check_positive("num_actors", "learner_threads")
+
+    @property
+    def num_processes(self) -> int:
+        """The actors."""
+        return self.num_actors
+
+    @property
+    def actors_in_batch(self) -> int:
+        """A batch may hold steps of all."""
+        return self.num_actors
+
+    @property
+    def off_policy(self) -> bool:
+        """What is replayed was done by older weights."""
+        return True
+
+
 def sync(config: RunConfig) -> Program:
     """Actors with their own copy of the policy; the learner waits for all, then all wait for it."""
     formation = config.formation_config
@@ -103,6 +211,28 @@ def sync(config: RunConfig) -> Program:
     return _judged(config, "sync", nodes, edges, by="learner")
 
 
+def async_(config: RunConfig) -> Program:
+    """Actors that fill queues and take the newest weights; a learner that empties the queues."""
+    formation = config.formation_config
+    assert isinstance(formation, AsyncConfig)
+    nodes = [
+        Node(
+            name="actor",
+            replicas=formation.num_actors,
+            needs=frozenset({"queue", "params"}),
+            about=f"{config.env.num_envs} environments each, {formation.slots_per_actor} slots",
+        ),
+        Node(
+            name="learner",
+            serves=frozenset({"queue", "params"}),
+            num_threads=formation.learner_threads,
+            about=f"{config.algo}, {config.optimizer.name}",
+        ),
+    ]
+    edges = [Edge("actor", "queue", "learner"), Edge("actor", "params", "learner")]
+    return _judged(config, "async", nodes, edges, by="learner")
+
+
 def allreduce(config: RunConfig) -> Program:
     """Workers that act and learn, and step together with the mean of their gradients."""
     formation = config.formation_config
@@ -119,6 +249,60 @@ def allreduce(config: RunConfig) -> Program:
     return _judged(config, "allreduce", [worker], edges, by="worker")
 
 
+def hogwild(config: RunConfig) -> Program:
+    """Workers that act, learn and write to the same weights; a keeper that watches over them."""
+    formation = config.formation_config
+    assert isinstance(formation, HogwildConfig)
+    worker = Node(
+        name="worker",
+        replicas=formation.num_workers,
+        serves=frozenset({"weights"}),
+        needs=frozenset({"weights"}),
+        num_threads=formation.worker_threads,
+        about=f"{config.env.num_envs} environments each, {config.algo}, {config.optimizer.name}",
+    )
+    keeper = Node(
+        name="keeper",
+        needs=frozenset({"weights"}),
+        about="counts, logs and saves what the workers share",
+    )
+    edges = [Edge("worker", "weights", "worker"), Edge("keeper", "weights", "worker")]
+    return _judged(config, "hogwild", [worker, keeper], edges, by="keeper")
+
+
+def replay(config: RunConfig) -> Program:
+    """Actors that put steps, replay that holds them, a learner that samples sequences of them."""
+    formation, algo = config.formation_config, config.algo_config
+    assert isinstance(formation, ReplayConfig)
+    assert isinstance(algo, DQNConfig)
+    nodes = [
+        Node(
+            name="actor",
+            replicas=formation.num_actors,
+            needs=frozenset({"steps", "params"}),
+            about=f"{config.env.num_envs} environments each",
+        ),
+        Node(
+            name="replay",
+            serves=frozenset({"steps", "sequences"}),
+            about=f"the last {algo.capacity_steps:,} steps",
+        ),
+        Node(
+            name="learner",
+            serves=frozenset({"params"}),
+            needs=frozenset({"sequences"}),
+            num_threads=formation.learner_threads,
+            about=f"{config.algo}, {config.optimizer.name}",
+        ),
+    ]
+    edges = [
+        Edge("actor", "steps", "replay"),
+        Edge("learner", "sequences", "replay"),
+        Edge("actor", "params", "learner"),
+    ]
+    return _judged(config, "replay", nodes, edges, by="learner")
+
+
 def _judged(
     config: RunConfig, name: str, nodes: list[Node], edges: list[Edge], *, by: str
 ) -> Program:
@@ -132,6 +316,9 @@ def _judged(
 
 FORMATIONS: dict[str, tuple[Callable[[RunConfig], Program], type[FormationConfig]]] = {
     "allreduce": (allreduce, AllreduceConfig),
+    "async": (async_, AsyncConfig),
+    "hogwild": (hogwild, HogwildConfig),
+    "replay": (replay, ReplayConfig),
     "sync": (sync, SyncConfig),
 }
 

@@ -18,8 +18,12 @@ Link = Literal["call", "shared_memory", "directory", "message", "collective"]
 
 PORTS: dict[str, str] = {
     "experience": "rollouts, put and sampled",
+    "queue": "rollouts, put as they come and taken oldest first",
     "params": "weights with a version, published and got",
     "gradients": "gradients, added up over all that hold them",
+    "weights": "one set of weights that all read and write, without a lock",
+    "steps": "steps of environments, put into replay",
+    "sequences": "sequences sampled from replay, their priorities back",
     "evaluation": "saved checkpoints out, their scores back",
 }
 """Every kind of port and what passes through it."""

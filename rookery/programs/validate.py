@@ -37,7 +37,9 @@ def _check_edges(program: Program, engine: str, carries: Mapping[str, Link]) -> 
                 f"{where}: {edge.target} does not serve {edge.port}; join it to a node that does"
             )
         if edge.port not in carries:
-            raise UserError(f"{where}: engine {engine} cannot carry it; choose another --engine")
+            raise UserError(
+                f"{where}: engine {engine} cannot carry {PORTS[edge.port]}; choose another --engine"
+            )
         replicas = program.node(edge.source).replicas
         if edge.source == edge.target and carries[edge.port] == "call" and replicas > 1:
             raise UserError(

@@ -8,7 +8,10 @@ The engine's loop::
         else:
             actor.wait(timeout_secs)
 
-Shapes: T rollout steps, B environments of this actor.
+An actor may hold its environments in two halves. If they step in the background (``begin_step``,
+``finish_step``), one half steps while the other gets its actions; the rollout is the same.
+
+Shapes: T rollout steps, B environments of this actor, or of one half.
 """
 
 from __future__ import annotations
@@ -17,28 +20,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from rookery.core.action import to_env_units
+from rookery.core.errors import UserError
 from rookery.core.ports import ExperienceSink, ParamSource
 from rookery.core.records import Rollout
 from rookery.core.seeding import generator_state, restore_generator
 from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors
-from rookery.envs.transition import StepResult, VectorEnv
+from rookery.envs.transition import BackgroundVectorEnv, StepResult, VectorEnv
 from rookery.nets.actor_critic import ActorCritic
-from rookery.params.flat import FlatParams
+from rookery.roles.followed import Followed
+from rookery.roles.lane import Ended, Lane, group
 from rookery.roles.pulse import Pulse
-from rookery.runs.checkpoint import State
+from rookery.runs.checkpoint import SavedArrays, State
 
 
 class Actor:
-    """B environments, one policy copy, one stream of randomness."""
+    """B environments, whole or in two halves; one policy copy, one stream of randomness."""
 
     def __init__(
         self,
         *,
         envs: VectorEnv,
+        second: VectorEnv | None = None,
         policy: ActorCritic,
         sink: ExperienceSink,
         params: ParamSource,
@@ -46,24 +51,17 @@ class Actor:
         device: torch.device,
         pulse: Pulse | None = None,
     ) -> None:
-        self.envs = envs
         self.policy = policy
-        self.flat = FlatParams(policy)
+        self.weights = Followed(policy, params)
         self.sink = sink
-        self.params = params
         self.rng = rng
-        self.device = device
         self.pulse = pulse or Pulse()
-        self.version = -1
-        self.obs: Arrays | None = None
-        self.reset: Array = np.ones(envs.num_envs, np.bool_)
-        self.state: Tensors = policy.initial_state(envs.num_envs)
-        self.episode_return = np.zeros(envs.num_envs, np.float64)
-        self.episode_length = np.zeros(envs.num_envs, np.int32)
+        vectors = [envs] if second is None else [envs, second]
+        self.halves = [Half(vector, policy, device, self.pulse) for vector in vectors]
 
     def ready(self) -> bool:
         """Whether there is room for a rollout, and weights to make it with."""
-        return self.sink.can_put() and self._refresh()
+        return self.sink.can_put() and self.weights.refresh()
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until :meth:`ready` may be true."""
@@ -77,20 +75,89 @@ class Actor:
             self._act(rollout)
         self.sink.put(rollout)
 
-    def _refresh(self) -> bool:
-        """Take over newer weights, if there are any; whether there are weights at all."""
-        found = self.params.get(newer_than=self.version)
-        if found is not None:
-            self.version, params = found
-            self.flat.load(params)
-            self.policy.refreshed()
-        return self.version >= 0
-
     def _act(self, rollout: Rollout) -> None:
         """T steps of all environments, each field written where the learner will read it."""
-        if self.obs is None:
-            with self.pulse.in_env():
-                self.obs = self.envs.reset()
+        rollout.version.fill(self.weights.version)
+        steps = rollout.action.shape[0]
+        parts = self._parts(rollout)
+        for half, part in parts:
+            half.begin(part)
+        for t in range(steps):
+            for half, part in parts:
+                if t > 0:
+                    half.receive(part, t - 1)
+                half.choose(part, t, self.rng)
+        for half, part in parts:
+            half.receive(part, steps - 1)
+            half.end(part)
+
+    def _parts(self, rollout: Rollout) -> list[tuple[Half, Rollout]]:
+        """Each half with its columns."""
+        if len(self.halves) == 1:
+            return [(self.halves[0], rollout)]
+        first, second = self.halves
+        middle = first.envs.num_envs
+        end = middle + second.envs.num_envs
+        return [(first, rollout.columns(0, middle)), (second, rollout.columns(middle, end))]
+
+    def save_state(self) -> State | None:
+        """Everything needed to go on exactly here, or None if the environments cannot say."""
+        arrays: dict[str, Any] = {}
+        data: dict[str, Any] = {"rng": generator_state(self.rng)}
+        for half, prefix in zip(self.halves, _PREFIXES, strict=False):
+            saved = half.save_state()
+            if saved is None:
+                return None
+            arrays |= {f"{prefix}{name}": array for name, array in saved.arrays.items()}
+            data[f"{prefix}env"] = saved.data["env"]
+        return State(arrays, data)
+
+    def load_state(self, saved: State) -> None:
+        """Go on from :meth:`save_state`."""
+        if sum(name.endswith("env") for name in saved.data) != len(self.halves):
+            raise UserError("the checkpoint was made with another number of env.halves")
+        for half, prefix in zip(self.halves, _PREFIXES, strict=False):
+            arrays: SavedArrays = dict(group(saved, prefix))
+            half.load_state(State(arrays, {"env": saved.data[f"{prefix}env"]}))
+        restore_generator(self.rng, saved.data["rng"])
+
+    def close(self) -> None:
+        """Close the environments."""
+        for half in self.halves:
+            half.envs.close()
+
+
+_PREFIXES = ("", "second/")
+"""Of the names under which each half is saved."""
+
+
+class Half(Lane):
+    """A lane that writes rollouts.
+
+    ::
+
+        half.begin(rollout)
+        for t in range(num_steps):
+            half.choose(rollout, t, rng)    # the environments begin to step
+            half.receive(rollout, t)        # and have stepped
+        half.end(rollout)
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv,
+        policy: ActorCritic,
+        device: torch.device,
+        pulse: Pulse,
+    ) -> None:
+        super().__init__(envs, policy, device, pulse)
+        self.policy: ActorCritic = policy
+        self.background = envs if isinstance(envs, BackgroundVectorEnv) else None
+        self.actions: Array | None = None
+
+    def begin(self, rollout: Rollout) -> None:
+        """Write down where the rollout begins."""
+        self.begun()
         for name, leaf in self.state.items():
             rollout.state[name][:] = leaf.cpu().numpy()
         rollout.episode_return.fill(np.nan)
@@ -98,22 +165,40 @@ class Actor:
         rollout.final_value.fill(0.0)
         for values in rollout.info.values():
             values.fill(np.nan)
-        for t in range(rollout.action.shape[0]):
-            self._store_obs(rollout, t)
-            out, self.state = self.policy.step(
-                self._tensors(self.obs), self.state, self._tensor(self.reset), self.rng
-            )
-            action = out.action.cpu().numpy()
-            rollout.action[t] = action
-            rollout.log_prob[t] = out.log_prob.cpu().numpy()
-            rollout.value[t] = out.value.cpu().numpy()
+
+    def choose(self, rollout: Rollout, t: int, rng: np.random.Generator) -> None:
+        """Act on what was seen last; environments that can begin to step in the background."""
+        assert self.obs is not None
+        self._store_obs(rollout, t)
+        out, self.state = self.policy.step(
+            self.tensors(self.obs), self.state, self.tensor(self.reset), rng
+        )
+        action = out.action.cpu().numpy()
+        rollout.action[t] = action
+        rollout.log_prob[t] = out.log_prob.cpu().numpy()
+        rollout.value[t] = out.value.cpu().numpy()
+        self.actions = to_env_units(self.envs.action_leaf, action)
+        if self.background is not None:
             with self.pulse.in_env():
-                result = self.envs.step(to_env_units(self.envs.action_leaf, action))
-            self._store_result(rollout, t, result)
-            self.obs, self.reset = result.obs, result.reset
-        steps = rollout.action.shape[0]
-        self._store_obs(rollout, steps)
-        rollout.value[steps] = self._values(self.obs, self.reset)
+                self.background.begin_step(self.actions)
+
+    def receive(self, rollout: Rollout, t: int) -> None:
+        """Write down what the step begun by :meth:`choose` did."""
+        assert self.actions is not None
+        with self.pulse.in_env():
+            if self.background is not None:
+                result = self.background.finish_step()
+            else:
+                result = self.envs.step(self.actions)
+        self._store_result(rollout, t, result)
+        self.obs, self.reset = result.obs, result.reset
+
+    def end(self, rollout: Rollout) -> None:
+        """Write down what was seen last, and what it is worth."""
+        assert self.obs is not None
+        last = rollout.action.shape[0]
+        self._store_obs(rollout, last)
+        rollout.value[last] = self._values(self.obs, self.reset)
 
     def _store_obs(self, rollout: Rollout, t: int) -> None:
         assert self.obs is not None
@@ -126,20 +211,16 @@ class Actor:
         rollout.terminated[t] = result.terminated
         rollout.truncated[t] = result.truncated
         rollout.mask[t] = result.valid
-        self.episode_return += result.reward
-        self.episode_length += result.valid
+        ended = self.count(result)
         if result.final_obs is not None:
-            self._store_ends(rollout, t, result)
+            self._store_ends(rollout, t, result, ended)
 
-    def _store_ends(self, rollout: Rollout, t: int, result: StepResult) -> None:
+    def _store_ends(self, rollout: Rollout, t: int, result: StepResult, ended: Ended) -> None:
         """What only the rows need in which an episode ended."""
-        ended = result.terminated | result.truncated
-        rollout.episode_return[t, ended] = self.episode_return[ended]
-        rollout.episode_length[t, ended] = self.episode_length[ended]
-        self.episode_return[ended] = 0.0
-        self.episode_length[ended] = 0
+        rollout.episode_return[t, ended.rows] = ended.returns
+        rollout.episode_length[t, ended.rows] = ended.lengths
         for name, values in result.info.items():
-            rollout.info[name][t] = np.where(ended, values, np.nan)
+            rollout.info[name][t] = np.where(result.episode_ended(), values, np.nan)
         cut = np.flatnonzero(result.truncated)
         if cut.size:
             assert result.final_obs is not None
@@ -150,52 +231,6 @@ class Actor:
 
     def _values(self, obs: Arrays, reset: Array, state: Tensors | None = None) -> Array:
         state = self.state if state is None else state
-        value = self.policy.value(self._tensors(obs), state, self._tensor(reset))
+        value = self.policy.value(self.tensors(obs), state, self.tensor(reset))
         array: Array = value.cpu().numpy()
         return array
-
-    def _tensors(self, arrays: Arrays) -> Tensors:
-        return {name: self._tensor(array) for name, array in arrays.items()}
-
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
-
-    def save_state(self) -> State | None:
-        """Everything needed to go on exactly here, or None if the environments cannot say."""
-        saved = self.envs.state_dict() if self.obs is not None else None
-        if saved is None or self.obs is None:
-            return None
-        arrays, data = saved
-        out: dict[str, Any] = {f"env/{name}": array for name, array in arrays.items()}
-        out |= {f"state/{name}": leaf for name, leaf in self.state.items()}
-        out |= {
-            "reset": self.reset,
-            "episode_return": self.episode_return,
-            "episode_length": self.episode_length,
-        }
-        return State(out, {"env": data, "rng": generator_state(self.rng)})
-
-    def load_state(self, saved: State) -> None:
-        """Go on from :meth:`save_state`."""
-
-        def group(prefix: str) -> Arrays:
-            return {
-                name.removeprefix(prefix): np.asarray(array).copy()
-                for name, array in saved.arrays.items()
-                if name.startswith(prefix)
-            }
-
-        self.obs = self.envs.load_state_dict(group("env/"), saved.data["env"])
-        self.state = self._tensors(group("state/"))
-        self.reset = np.array(saved.arrays["reset"])
-        self.episode_return = np.array(saved.arrays["episode_return"])
-        self.episode_length = np.array(saved.arrays["episode_length"])
-        restore_generator(self.rng, saved.data["rng"])
-        lost = self.envs.lost_episodes
-        self.reset[lost] = True
-        self.episode_return[lost] = 0.0
-        self.episode_length[lost] = 0
-
-    def close(self) -> None:
-        """Close the environments."""
-        self.envs.close()

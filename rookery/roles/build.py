@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 
-from rookery.algos.algorithm import build_algorithm
+from rookery.algos.algorithm import build_algorithm, policy_class
 from rookery.core.errors import UserError
 from rookery.core.group import Group
 from rookery.core.ports import ExperienceSink, ExperienceSource, ParamSink, ParamSource
@@ -44,11 +45,13 @@ def torch_device(config: RunConfig) -> torch.device:
     return device
 
 
-def build_policy(config: RunConfig, signature: Signature) -> ActorCritic:
+def build_policy(config: RunConfig, signature: Signature) -> Any:
     """The policy with its starting weights: the same in every process of a run."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(config.seed, "weights"))
-        policy = ActorCritic(config.policy, signature)
+        policy = policy_class(config.algo)(
+            config.policy, signature, **config.algo_config.network_settings
+        )
     return policy.to(torch_device(config))
 
 
@@ -86,13 +89,20 @@ def build_actor(
     seed = config.seed
     if life or start_steps:
         seed = seed_of(config.seed, "replacement", replica, life, start_steps)
-    return Actor(
-        envs=make_vector(
+    half = config.env.num_envs // config.env.halves
+    vectors = [
+        make_vector(
             config.env,
             run_seed=seed,
-            first_env=replica * config.env.num_envs,
+            first_env=replica * config.env.num_envs + first,
+            num_envs=half,
             info_keys=config.metrics.info_keys,
-        ),
+        )
+        for first in range(0, config.env.num_envs, half)
+    ]
+    return Actor(
+        envs=vectors[0],
+        second=vectors[1] if len(vectors) > 1 else None,
         policy=build_policy(config, signature),
         sink=sink,
         params=params,
@@ -110,6 +120,7 @@ def build_learner(
     params: ParamSink,
     group: Group | None = None,
     pulse: Pulse | None = None,
+    kind: Callable[..., Learner] = Learner,
 ) -> Learner:
     """The learner; with a ``group``, the one of this member."""
     policy = build_policy(config, signature)
@@ -120,7 +131,7 @@ def build_learner(
         device=torch_device(config),
         group=group,
     )
-    return Learner(
+    return kind(
         policy=policy,
         algorithm=algorithm,
         optimizer=config.optimizer,

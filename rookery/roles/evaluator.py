@@ -20,7 +20,7 @@ from rookery.core.seeding import seed_of, stream
 from rookery.core.spec import Array
 from rookery.envs.episodes import EpisodeEnvs
 from rookery.envs.make import EnvConfig
-from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.policy import Policy
 
 if TYPE_CHECKING:
     from rookery.runs.config import RunConfig
@@ -43,6 +43,8 @@ class EvalConfig:
     the end."""
     episodes: int = 20
     """Episodes per evaluation; 0 switches the evaluator off."""
+    first_episodes: int = 0
+    """Play this many first, and the rest only if their mean reaches stop_at; 0: play all."""
     deterministic: bool = True
     """Take the most likely action instead of sampling."""
     score: Score = "return"
@@ -57,6 +59,8 @@ class EvalConfig:
             raise UserError("eval.every_steps: must be at least 1, or null")
         if self.episodes < 0 or self.num_envs < 1:
             raise UserError("eval.episodes must not be negative, eval.num_envs at least 1")
+        if self.first_episodes < 0:
+            raise UserError(f"eval.first_episodes: must not be negative, got {self.first_episodes}")
         if self.max_steps is not None and self.max_steps < 1:
             raise UserError("eval.max_steps: must be at least 1, or null")
 
@@ -67,6 +71,14 @@ class Evaluation:
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+
+    def mean(self, score: Score) -> float:
+        """The mean return or length."""
+        return float(np.mean(self.returns if score == "return" else self.lengths))
+
+    def and_then(self, later: Evaluation) -> Evaluation:
+        """With the episodes of ``later`` after these."""
+        return Evaluation(self.returns + later.returns, self.lengths + later.lengths)
 
     def summary(self) -> dict[str, Any]:
         """The JSON of ``rookery eval``: mean, deviation and 95 % interval of the mean."""
@@ -92,41 +104,54 @@ def mean_and_interval(scores: Sequence[float]) -> tuple[float, float, list[float
 
 
 def evaluate_config(
-    config: RunConfig, policy: ActorCritic, should_stop: Callable[[], bool] = lambda: False
+    config: RunConfig, policy: Policy, should_stop: Callable[[], bool] = lambda: False
 ) -> Evaluation | None:
     """Evaluate as the run's configuration says; None if stopped on the way."""
-    result = evaluate(
-        policy,
-        config.env,
-        episodes=config.eval.episodes,
-        seed=seed_of(config.seed, "evaluation"),
-        deterministic=config.eval.deterministic,
-        max_steps=config.eval.max_steps,
-        num_envs=config.eval.num_envs,
-        should_stop=should_stop,
-    )
+
+    def play(begin: int, end: int) -> Evaluation:
+        return evaluate(
+            policy,
+            config.env,
+            episodes=end - begin,
+            first_episode=begin,
+            seed=seed_of(config.seed, "evaluation"),
+            deterministic=config.eval.deterministic,
+            max_steps=config.eval.max_steps,
+            num_envs=config.eval.num_envs,
+            should_stop=should_stop,
+        )
+
+    first, everything = config.eval.first_episodes, config.eval.episodes
+    if not 0 < first < everything or config.stop_at is None:
+        result = play(0, everything)
+    else:
+        result = play(0, first)
+        if not should_stop() and result.mean(config.eval.score) >= config.stop_at:
+            result = result.and_then(play(first, everything))
     return None if should_stop() else result
 
 
 def evaluate(
-    policy: ActorCritic,
+    policy: Policy,
     env: EnvConfig,
     *,
     episodes: int,
     seed: int,
+    first_episode: int = 0,
     deterministic: bool,
     max_steps: int | None,
     num_envs: int,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     """Play ``episodes`` whole episodes; episode ``i`` has its own seed for world and policy."""
+    numbers = range(first_episode, first_episode + episodes)
     envs = EpisodeEnvs(
         env,
-        seeds=[seed_of(seed, "evaluation", i) for i in range(episodes)],
+        seeds=[seed_of(seed, "evaluation", i) for i in numbers],
         num_envs=min(num_envs, episodes),
         max_steps=max_steps,
     )
-    rngs = [stream(seed, "evaluation-policy", i) for i in range(episodes)]
+    rngs = [stream(seed, "evaluation-policy", i) for i in numbers]
     lanes, device = envs.num_envs, policy.device
     rows = np.minimum(np.arange(-(-lanes // BLOCK) * BLOCK), lanes - 1)
     state = policy.initial_state(len(rows))

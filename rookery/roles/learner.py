@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from rookery.algos.algorithm import Algorithm
-from rookery.algos.on_policy import explained_variance
 from rookery.core.errors import RunFailed, UserError
 from rookery.core.group import Alone, Group
 from rookery.core.ports import ExperienceSource, ParamSink
@@ -29,6 +28,7 @@ from rookery.core.seeding import generator_state, restore_generator, stream
 from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors
 from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.policy import Policy
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.roles.pulse import Pulse
@@ -72,13 +72,16 @@ class Learner:
         self.group = group or Alone()
         self.algorithm = algorithm
         self.flat = FlatParams(policy)
-        self.optimizer = FlatOptimizer(optimizer, self.flat)
+        self.optimizer = self._optimizer(optimizer)
         self.source = source
         self.params = params
         self.rng = rng
         self.pulse = pulse or Pulse()
         self.steps = 0
         self.updates = 0
+
+    def _optimizer(self, config: OptimizerConfig) -> FlatOptimizer:
+        return FlatOptimizer(config, self.flat)
 
     def start(self) -> None:
         """Publish the weights the actors begin with."""
@@ -126,7 +129,7 @@ class Learner:
                 f"the gradient became {means['grad_norm']} at step {self.steps}: lower --lr, "
                 "set optimizer.max_grad_norm, or normalise observations and rewards"
             )
-        return means | {"lr": lr, "explained_variance": float(explained_variance(batch))}
+        return means | {"lr": lr} | self.algorithm.report(batch)
 
     def _together(self, num_steps: int, metrics: dict[str, float]) -> tuple[int, dict[str, float]]:
         """Steps of the whole group, and the means of its metrics."""
@@ -185,8 +188,8 @@ class Learner:
     def load_state(self, parts: dict[str, State]) -> None:
         """Go on from :meth:`save_state`."""
         load_weights(self.policy, parts["weights"])
-        self.optimizer.load_state_tensors(_tensors(parts["optimizer"]))
-        self.algorithm.load_state_tensors(_tensors(parts["learner"]))
+        self.optimizer.load_state_tensors(saved_tensors(parts["optimizer"]))
+        self.algorithm.load_state_tensors(saved_tensors(parts["learner"]))
         data = parts["learner"].data
         self.steps, self.updates = data["steps"], data["updates"]
         restore_generator(self.rng, data["rng"])
@@ -196,9 +199,9 @@ class Learner:
         self.rng = stream(run_seed, "learner", self.group.rank, self.steps)
 
 
-def load_weights(policy: ActorCritic, saved: State) -> None:
+def load_weights(policy: Policy, saved: State) -> None:
     """Copy saved weights into ``policy`` in place."""
-    tensors, own = _tensors(saved), policy.state_dict()
+    tensors, own = saved_tensors(saved), policy.state_dict()
     for name in sorted(own.keys() | tensors.keys()):
         theirs, ours = tensors.get(name), own.get(name)
         if theirs is None or ours is None or theirs.shape != ours.shape:
@@ -214,5 +217,6 @@ def _shape(tensor: torch.Tensor | None) -> str:
     return "missing" if tensor is None else str(list(tensor.shape))
 
 
-def _tensors(saved: State) -> Tensors:
+def saved_tensors(saved: State) -> Tensors:
+    """The arrays of a saved part."""
     return {name: torch.as_tensor(array) for name, array in saved.arrays.items()}

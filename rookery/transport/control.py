@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -46,6 +48,15 @@ class Control:
             *lines, self._pending = (self._pending + data).split(b"\n")
             messages += [json.loads(line) for line in lines]
         return messages
+
+    def drain(self, timeout_secs: float) -> bool:
+        """Drop what arrives until the other end is gone; False if it is not in time."""
+        deadline = time.monotonic() + timeout_secs
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN)
+        while not self.closed and poll.poll(max(deadline - time.monotonic(), 0.0) * 1000):
+            self.receive()
+        return self.closed
 
     def fileno(self) -> int:
         """For selectors."""

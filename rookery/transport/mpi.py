@@ -1,7 +1,9 @@
 """Messages between the ranks of an MPI job: typed buffers, never pickles.
 
 A blocking MPI call spins on its core. With more ranks than cores that starves whoever has work to
-do, so every wait here is a request that is tested again and again, more and more rarely.
+do, so every wait here is a request that is tested again and again: at first at once, giving way to
+whoever else wants the core, then more and more rarely. MPI moves messages on only while it is
+asked, so whoever has a core to itself asks for longer.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,17 @@ from rookery.core.errors import UserError
 from rookery.core.spec import Array
 
 FIRST_PAUSE_SECS = 20e-6
-LONGEST_PAUSE_SECS = 2e-3
+
+
+class Patience(NamedTuple):
+    """How a rank waits: seconds of asking without a pause, and the longest pause after that."""
+
+    asking_secs: float
+    longest_pause_secs: float
+
+
+ALONE_ON_A_CORE = Patience(5e-3, 5e-4)
+CROWDED = Patience(2e-4, 1e-3)
 ROLLOUT, HEART = 1, 2
 """Tags of messages."""
 
@@ -36,21 +48,15 @@ class Seat(NamedTuple):
 
 
 class World:
-    """All ranks of the job."""
+    """All ranks of the job; ``by_srun`` says that Slurm started them."""
 
-    def __init__(self) -> None:
-        try:
-            from mpi4py import MPI
-        except ImportError as error:
-            raise UserError(
-                f"engine mpi needs mpi4py and an MPI library ({error}); "
-                'pip install "rookery[mpi]" brings both'
-            ) from error
-        self.mpi: Any = MPI
-        self.comm = MPI.COMM_WORLD
+    def __init__(self, *, by_srun: bool = False) -> None:
+        self.mpi = _started_mpi(by_srun)
+        self.comm = self.mpi.COMM_WORLD
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         self.on_poll: Callable[[], None] = lambda: None
         """Called while waiting."""
+        self.patience = CROWDED
         self.waited_secs = 0.0
         self._beat = np.zeros(1)
         self.seats = [
@@ -61,6 +67,7 @@ class World:
             )
         ]
         _unname_shared_memory(self.comm.Barrier)
+        self.patience = _patience(self.seats, socket.gethostname())
 
     def name(self, rank: int) -> str:
         """``rank 3 on node-b``."""
@@ -68,12 +75,24 @@ class World:
 
     def wait(self, *requests: Any) -> None:
         """Until all requests are done, sleeping between looks."""
-        pause, begun = FIRST_PAUSE_SECS, time.monotonic()
+        begun = time.monotonic()
+        pauses = self._pauses()
         while not self.mpi.Request.Testall(list(requests)):
+            next(pauses)
+        self.waited_secs += time.monotonic() - begun
+
+    def _pauses(self) -> Iterator[None]:
+        """What happens between two looks of one wait."""
+        begun, pause = time.monotonic(), FIRST_PAUSE_SECS
+        while time.monotonic() - begun < self.patience.asking_secs:
+            self.on_poll()
+            os.sched_yield()
+            yield
+        while True:
             self.on_poll()
             time.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_PAUSE_SECS)
-        self.waited_secs += time.monotonic() - begun
+            pause = min(pause * 1.5, self.patience.longest_pause_secs)
+            yield
 
     def share(self, buffer: Array) -> None:
         """Rank 0's ``buffer`` to all."""
@@ -91,16 +110,14 @@ class World:
             rank: self.comm.Irecv(buffer, source=rank, tag=ROLLOUT)
             for rank, buffer in buffers.items()
         }
-        pause = FIRST_PAUSE_SECS
+        pauses = self._pauses()
         while left:
             here = [rank for rank, request in left.items() if request.Test()]
             for rank in here:
                 del left[rank]
                 arrived[rank] = time.monotonic() - begun
             if left and not here:
-                self.on_poll()
-                time.sleep(pause)
-                pause = min(pause * 1.5, LONGEST_PAUSE_SECS)
+                next(pauses)
         self.waited_secs += time.monotonic() - begun
         return arrived
 
@@ -171,6 +188,32 @@ class MpiGroup:
         shared = np.array(values, dtype=np.float64)
         self.world.share(shared)
         return shared
+
+
+def _started_mpi(by_srun: bool) -> Any:
+    """mpi4py's MPI, initialised."""
+    try:
+        import mpi4py
+
+        mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"engine mpi needs mpi4py and an MPI library ({error}); "
+            'pip install "rookery[mpi]" brings both'
+        ) from error
+    if by_srun and "ch4:ucx ofi" in MPI.Get_library_version():
+        # With ucx MPICH tells the others 4 KiB of whatever its memory holds, in lines of 1076
+        # characters, of which Slurm reads 1024. With ofi it tells a short address.
+        os.environ.setdefault("MPIR_CVAR_CH4_NETMOD", "ofi")
+    MPI.Init_thread()
+    return MPI
+
+
+def _patience(seats: list[Seat], host: str) -> Patience:
+    """By whether the ranks of this host have a core each."""
+    here = sum(seat.host == host for seat in seats)
+    return ALONE_ON_A_CORE if here <= len(os.sched_getaffinity(0)) else CROWDED
 
 
 def _unname_shared_memory(barrier: Callable[[], None]) -> None:

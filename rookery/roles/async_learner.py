@@ -1,0 +1,60 @@
+"""The learner of formation ``async``: takes rollouts from a queue, whatever version made them.
+
+The engine's loop is that of :class:`~rookery.roles.learner.Learner`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from rookery.core.records import Rollout
+from rookery.roles.learner import Learner, Update
+from rookery.runs.checkpoint import SavedArrays, State
+from rookery.transport.queue import QueueSource
+
+_LOG = logging.getLogger(__name__)
+_QUEUE = "queue"
+
+
+class AsyncLearner(Learner):
+    """A learner that knows how old its rollouts are."""
+
+    def __init__(self, *, source: QueueSource, keep_queue: bool = False, **parts: Any) -> None:
+        """``keep_queue``: rollouts that wait are saved too; only where nobody puts meanwhile."""
+        super().__init__(source=source, **parts)
+        self.queue_source, self.keep_queue = source, keep_queue
+
+    def ready(self) -> bool:
+        """Take what is there; whether that makes a batch."""
+        self.queue_source.gather(self.updates)
+        return self.queue_source.can_sample()
+
+    def step(self) -> Update:
+        """One update; steps that were made but refused are steps of the run all the same."""
+        self.steps += self.queue_source.take_refused_steps()
+        return super().step()
+
+    def _learn(self, rollout: Rollout) -> dict[str, float]:
+        lag = self.updates - rollout.version
+        ages = {"lag_mean": float(lag.mean()), "lag_max": float(lag.max())}
+        return super()._learn(rollout) | ages
+
+    def save_state(self) -> dict[str, State]:
+        """The parts of a checkpoint; the rollouts that wait among them if that was asked for."""
+        parts = super().save_state()
+        if self.keep_queue:
+            arrays: SavedArrays = dict(self.queue_source.queue.arrays())
+            parts[_QUEUE] = State(arrays)
+        return parts
+
+    def load_state(self, parts: dict[str, State]) -> None:
+        """Go on from :meth:`save_state`."""
+        super().load_state(parts)
+        if not self.keep_queue or _QUEUE not in parts:
+            return
+        saved = {name: np.asarray(array) for name, array in parts[_QUEUE].arrays.items()}
+        if not self.queue_source.queue.load(saved):
+            _LOG.warning("rollouts that waited are left out: they are of other settings")

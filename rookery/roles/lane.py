@@ -1,0 +1,106 @@
+"""Some environments of an actor: where they are in their episodes, and what their policy remembers.
+
+Shapes: B environments.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rookery.core.spec import Array, Arrays
+from rookery.core.tensors import Tensors
+from rookery.envs.transition import StepResult, VectorEnv
+from rookery.nets.policy import Policy
+from rookery.roles.pulse import Pulse
+from rookery.runs.checkpoint import State
+
+
+class Ended(NamedTuple):
+    """The whole episodes that ended in one step."""
+
+    rows: Array
+    """Which environments."""
+    returns: Array
+    """Their raw returns."""
+    lengths: Array
+    """Their lengths in steps."""
+
+
+class Lane:
+    """B environments that are stepped together."""
+
+    def __init__(self, envs: VectorEnv, policy: Policy, device: torch.device, pulse: Pulse) -> None:
+        self.envs = envs
+        self.policy = policy
+        self.device = device
+        self.pulse = pulse
+        self.obs: Arrays | None = None
+        self.reset: Array = np.ones(envs.num_envs, np.bool_)
+        self.state: Tensors = policy.initial_state(envs.num_envs)
+        self.episode_return = np.zeros(envs.num_envs, np.float64)
+        self.episode_length = np.zeros(envs.num_envs, np.int32)
+
+    def begun(self) -> Arrays:
+        """What to act on; the first call resets the environments."""
+        if self.obs is None:
+            with self.pulse.in_env():
+                self.obs = self.envs.reset()
+        return self.obs
+
+    def count(self, result: StepResult) -> Ended:
+        """Add a step to the episodes it belongs to; those that ended begin anew."""
+        self.episode_return += result.reward
+        self.episode_length += result.valid
+        rows = np.flatnonzero(result.episode_ended())
+        ended = Ended(rows, self.episode_return[rows], self.episode_length[rows])
+        self.episode_return[rows] = 0.0
+        self.episode_length[rows] = 0
+        return ended
+
+    def tensors(self, arrays: Arrays) -> Tensors:
+        """``arrays`` where the policy computes."""
+        return {name: self.tensor(array) for name, array in arrays.items()}
+
+    def tensor(self, array: Array) -> Tensor:
+        """``array`` where the policy computes."""
+        return torch.from_numpy(array).to(self.device)
+
+    def save_state(self) -> State | None:
+        """Where its episodes are, or None if the environments cannot say."""
+        saved = self.envs.state_dict() if self.obs is not None else None
+        if saved is None or self.obs is None:
+            return None
+        arrays, data = saved
+        out: dict[str, Any] = {f"env/{name}": array for name, array in arrays.items()}
+        out |= {f"state/{name}": leaf for name, leaf in self.state.items()}
+        out |= {
+            "reset": self.reset,
+            "episode_return": self.episode_return,
+            "episode_length": self.episode_length,
+        }
+        return State(out, {"env": data})
+
+    def load_state(self, saved: State) -> None:
+        """Go on from :meth:`save_state`."""
+        self.obs = self.envs.load_state_dict(group(saved, "env/"), saved.data["env"])
+        self.state = self.tensors(group(saved, "state/"))
+        self.reset = np.array(saved.arrays["reset"])
+        self.episode_return = np.array(saved.arrays["episode_return"])
+        self.episode_length = np.array(saved.arrays["episode_length"])
+        lost = self.envs.lost_episodes
+        self.reset[lost] = True
+        self.episode_return[lost] = 0.0
+        self.episode_length[lost] = 0
+
+
+def group(saved: State, prefix: str) -> Arrays:
+    """Copies of the arrays whose names begin with ``prefix``, without it."""
+    return {
+        name.removeprefix(prefix): np.asarray(array).copy()
+        for name, array in saved.arrays.items()
+        if name.startswith(prefix)
+    }

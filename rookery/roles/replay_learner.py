@@ -1,0 +1,159 @@
+"""The learner of formation ``replay``: learns from sequences, publishes, and tells priorities.
+
+The engine's loop is that of :class:`~rookery.roles.learner.Learner`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Protocol
+
+import torch
+
+from rookery.algos.dqn import DQN
+from rookery.core.errors import RunFailed
+from rookery.core.ports import ParamSink
+from rookery.core.schedule import value_at
+from rookery.core.spec import Array
+from rookery.nets.q_network import QNetwork
+from rookery.params.flat import FlatParams
+from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
+from rookery.replay.table import Sample
+from rookery.roles.learner import Update, load_weights, saved_tensors
+from rookery.roles.pulse import Pulse
+from rookery.runs.checkpoint import SavedArrays, State
+
+_TARGET = "target/"
+
+
+class SequenceSource(Protocol):
+    """Where a learner takes sequences from."""
+
+    def can_sample(self) -> bool:
+        """Whether a batch is there."""
+        ...
+
+    def sample(self) -> Sample:
+        """The batch, to be read until :meth:`release`."""
+        ...
+
+    def release(self, priorities: Array) -> None:
+        """Give the batch back, with the priorities ``[N]`` that its sequences have now."""
+        ...
+
+    def progress(self) -> tuple[int, Array]:
+        """Steps of the run so far, and ``[E, ...]`` what the episodes told that ended since."""
+        ...
+
+    def wait(self, timeout_secs: float) -> None:
+        """Sleep until more may be there, at most ``timeout_secs``."""
+        ...
+
+
+class ReplayLearner:
+    """An online network, the target network that follows it, one optimizer."""
+
+    def __init__(
+        self,
+        *,
+        policy: QNetwork,
+        algorithm: DQN,
+        optimizer: OptimizerConfig,
+        source: SequenceSource,
+        params: ParamSink,
+        info_keys: tuple[str, ...] = (),
+        pulse: Pulse | None = None,
+    ) -> None:
+        self.policy, self.algorithm = policy, algorithm
+        self.flat = FlatParams(policy)
+        self.target = copy.deepcopy(policy).requires_grad_(False)
+        self.target.share_encoder(policy)  # statistics of observations are of both
+        self.target_flat = FlatParams(self.target)
+        scales = [(self.flat.part(part), by) for part, by in algorithm.lr_scales(policy)]
+        self.optimizer = FlatOptimizer(optimizer, self.flat, scales)
+        self.source, self.params = source, params
+        self.info_keys = info_keys
+        self.pulse = pulse or Pulse()
+        self.steps = 0
+        self.updates = 0
+
+    def start(self) -> None:
+        """Publish the weights the actors begin with."""
+        if not self.updates:  # they may have come from elsewhere
+            self._move_target(1.0)
+        self.params.publish(self.updates, self.flat.tensors())
+
+    def ready(self) -> bool:
+        """Whether there is a batch to learn from."""
+        return self.source.can_sample()
+
+    def wait(self, timeout_secs: float) -> None:
+        """Sleep until :meth:`ready` may be true."""
+        with self.pulse.waiting():
+            self.source.wait(timeout_secs)
+
+    def step(self) -> Update:
+        """Learn from one batch."""
+        config = self.algorithm.config
+        sample = self.source.sample()
+        batch = self.algorithm.prepare(sample.sequences, sample.probability, self.steps)
+        learned = self.algorithm.learn(self.policy, self.target, batch)
+        self.flat.zero_grad()
+        learned.loss.backward()  # type: ignore[no-untyped-call]
+        lr = value_at(self.optimizer.config.lr, self.steps)
+        norm = self.optimizer.step(lr)
+        if self.policy.config.normalize_obs:
+            self.policy.update_moments(batch.rows(0, -1), batch.mask)
+        self.source.release(learned.priorities.cpu().numpy())
+        self.updates += 1
+        if config.target_tau is not None:
+            self._move_target(config.target_tau)
+        elif self.updates % config.target_every == 0:
+            self._move_target(1.0)
+        if self.updates % config.publish_every == 0:
+            self.params.publish(self.updates, self.flat.tensors())
+        names = [*learned.metrics, "grad_norm"]
+        values = torch.stack([*learned.metrics.values(), norm.to(learned.loss.device)]).tolist()
+        return self._report(dict(zip(names, values, strict=True)) | {"lr": lr})
+
+    def _report(self, metrics: dict[str, float]) -> Update:
+        if not math.isfinite(metrics["grad_norm"]):
+            raise RunFailed(
+                f"the gradient became {metrics['grad_norm']} at step {self.steps}: lower --lr, "
+                "set optimizer.max_grad_norm, or clip rewards (reward_min, reward_max)"
+            )
+        self.steps, rows = self.source.progress()
+        return Update(
+            steps=self.steps,
+            updates=self.updates,
+            metrics={f"train/{name}": value for name, value in metrics.items()},
+            returns=rows[:, 0],
+            lengths=rows[:, 1].astype(int),
+            info=dict(zip(self.info_keys, rows[:, 2:].T, strict=True)),
+        )
+
+    def _move_target(self, share: float) -> None:
+        """Move the target network ``share`` of the way towards the online one."""
+        self.target_flat.data.lerp_(self.flat.data, share)  # exact at 1
+
+    def save_state(self) -> dict[str, State]:
+        """The parts of a checkpoint that are the learner's."""
+        weights: SavedArrays = dict(self.policy.state_dict())
+        target: SavedArrays = {
+            f"{_TARGET}{name}": tensor for name, tensor in self.target.state_dict().items()
+        }
+        return {
+            "weights": State(weights, {"signature": self.policy.signature.to_json()}),
+            "optimizer": State(dict(self.optimizer.state_tensors()), {}),
+            "learner": State(target, {"steps": self.steps, "updates": self.updates}),
+        }
+
+    def load_state(self, parts: dict[str, State]) -> None:
+        """Go on from :meth:`save_state`."""
+        load_weights(self.policy, parts["weights"])
+        self.optimizer.load_state_tensors(saved_tensors(parts["optimizer"]))
+        learner = parts["learner"]
+        target = {name.removeprefix(_TARGET): array for name, array in learner.arrays.items()}
+        load_weights(self.target, State(target))
+        self.steps, self.updates = learner.data["steps"], learner.data["updates"]

@@ -1,0 +1,55 @@
+"""What a run's replay will take in memory, told and checked before the run begins."""
+
+from __future__ import annotations
+
+from rookery.algos.algorithm import block_name
+from rookery.algos.dqn import DQNConfig
+from rookery.core.errors import UserError
+from rookery.core.signature import Signature
+from rookery.doctor.finding import size
+from rookery.doctor.machine import free_memory
+from rookery.nets.policy import Policy
+from rookery.replay.memory import estimate_bytes
+from rookery.roles.build import build_policy
+from rookery.roles.replay import step_spec, table_config
+from rookery.runs.config import RunConfig
+
+LEFT_SHARE = 0.1
+"""Of the free memory, what replay must leave to all else."""
+
+
+def replay_bytes(config: RunConfig, policy: Policy) -> int | None:
+    """What a full replay takes, None if the run has none."""
+    algo = config.algo_config
+    if not isinstance(algo, DQNConfig):
+        return None
+    streams = config.formation_config.num_processes * config.env.num_envs
+    return estimate_bytes(table_config(algo, streams), step_spec(algo, policy))
+
+
+def replay_note(config: RunConfig, signature: Signature) -> str | None:
+    """One line on it, None if the run has none."""
+    algo = config.algo_config
+    if not isinstance(algo, DQNConfig):
+        return None
+    needed = replay_bytes(config, build_policy(config, signature))
+    assert needed is not None
+    return f"replay of {algo.capacity_steps:,} steps: up to {size(needed)}"
+
+
+def check_replay_fits(config: RunConfig, policy: Policy, free_bytes: int | None = None) -> None:
+    """Refuse a replay for which there is no memory, and say which would fit."""
+    needed, algo = replay_bytes(config, policy), config.algo_config
+    if needed is None:
+        return
+    assert isinstance(algo, DQNConfig)
+    free = free_memory()[0] if free_bytes is None else free_bytes
+    room = free * (1.0 - LEFT_SHARE)
+    if needed > room:
+        # Not all of it grows in proportion: indices come in powers of two.
+        fits = int(0.8 * algo.capacity_steps * room / needed)
+        fits -= fits % 10 ** max(len(str(fits)) - 2, 0)
+        raise UserError(
+            f"a replay of {algo.capacity_steps:,} steps takes up to {size(needed)}, and "
+            f"{size(free)} are free: --{block_name(config.algo)}.capacity_steps {fits} would fit"
+        )

@@ -1,0 +1,271 @@
+"""Rollouts of many actors on their way to one learner, through bounded rings without a lock.
+
+Every actor has a ring of S slots, each memory for one rollout of its own. The actor counts what it
+has *put*, the learner what it has *taken*, *refused* and *learned*; every count has one writer. So
+slot ``n % S`` holds rollout number ``n`` while ``taken <= n < put``; what a killed actor had half
+written was never counted, and its replacement writes over it. Between processes the rings are
+shared memory, in one process ordinary memory.
+
+The learner takes the oldest rollouts there are, copies them into a batch of its own and frees their
+slots at once, so actors go on while it learns.
+
+Shapes: A actors, S slots of each, T rollout steps, B environments of one actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rookery.core.errors import RunFailed
+from rookery.core.records import Rollout
+from rookery.core.spec import Array, Arrays, ArraySpec
+from rookery.transport.wake import Wake
+
+PUT, TAKEN, REFUSED, LEARNED = 0, 1, 2, 3
+_INT = np.dtype(np.int64)
+_LINE = 8
+"""Counts of an actor and of the learner lie on cache lines of their own."""
+
+
+def queue_specs(
+    rollout: Mapping[str, ArraySpec], num_actors: int, slots_per_actor: int
+) -> dict[str, ArraySpec]:
+    """The arrays of :class:`RolloutQueue` for rollouts of one actor like ``rollout``."""
+    slots = {
+        f"slot/{name}": spec.with_axes(num_actors, slots_per_actor)
+        for name, spec in rollout.items()
+    }
+    return {
+        "put": ArraySpec((num_actors, _LINE), _INT),
+        "counts": ArraySpec((num_actors, _LINE), _INT),
+        "numbers": ArraySpec((num_actors, slots_per_actor), _INT),
+        **slots,
+    }
+
+
+class RolloutQueue:
+    """The rings of all actors."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._put, self._counts = arrays["put"][:, 0], arrays["counts"]
+        self.numbers = arrays["numbers"]
+        """``[A, S]`` the number that the actor gave to the rollout in each slot."""
+        self.num_actors, self.num_slots = map(int, self.numbers.shape)
+        fields = {
+            name.removeprefix("slot/"): array
+            for name, array in arrays.items()
+            if name.startswith("slot/")
+        }
+        self.slots: list[list[Rollout]] = [
+            [
+                Rollout.from_flat({name: array[actor, slot] for name, array in fields.items()})
+                for slot in range(self.num_slots)
+            ]
+            for actor in range(self.num_actors)
+        ]
+
+    def count(self, what: int) -> Array:
+        """``[A]`` rollouts put, taken, refused or learned of each actor."""
+        counts: Array = self._put if what == PUT else self._counts[:, what]
+        return counts
+
+    def slot(self, actor: int, number: int) -> Rollout:
+        """Memory of an actor's rollout ``number``."""
+        return self.slots[actor][number % self.num_slots]
+
+    def put(self, actor: int) -> None:
+        """The actor's next slot is filled (called by that actor alone)."""
+        number = int(self._put[actor])
+        self.numbers[actor, number % self.num_slots] = number
+        self._put[actor] = number + 1  # last: from here on it is the learner's
+
+    def oldest(self) -> tuple[int, int] | None:
+        """Actor and number of the rollout to take next; None if none is there.
+
+        The lowest version first, then the lowest number, so that all have their turn.
+        """
+        waiting = np.flatnonzero(self.count(PUT) > self.count(TAKEN))
+        heads = ((int(actor), int(self.count(TAKEN)[actor])) for actor in waiting)
+        return min(heads, key=self._age, default=None)
+
+    def _age(self, head: tuple[int, int]) -> tuple[int, int, int]:
+        actor, number = head
+        return int(self.slot(actor, number).version[0]), number, actor
+
+    def check(self, actor: int, number: int) -> None:
+        """Stop if a slot does not hold what its counts say."""
+        found = int(self.numbers[actor, number % self.num_slots])
+        if found != number:
+            raise RunFailed(
+                f"the queue of actor-{actor} holds rollout {found} where {number} must be: "
+                "another process wrote into its memory"
+            )
+
+    def metrics(self) -> dict[str, float]:
+        """Counts of all actors, and how many rollouts wait."""
+        sums = {name: int(self.count(what).sum()) for name, what in reversed(_NAMES.items())}
+        told: dict[str, float] = {f"fleet/rollouts_{name}": sums[name] for name in _NAMES}
+        return told | {"fleet/rollouts_waiting": sums["put"] - sums["taken"]}
+
+    def arrays(self) -> Arrays:
+        """Counts, and the rollouts that wait, to be saved; only while nobody puts."""
+        arrays: Arrays = {"counts": np.stack([self.count(what) for what in _NAMES.values()])}
+        for actor in range(self.num_actors):
+            for number in range(self.count(TAKEN)[actor], self.count(PUT)[actor]):
+                rollout = self.slot(actor, number).flat()
+                arrays |= {f"{actor}/{number}/{name}": array for name, array in rollout.items()}
+        return arrays
+
+    def load(self, saved: Mapping[str, Array]) -> bool:
+        """Go on from :meth:`arrays`; False, and empty, if they are of other settings."""
+        counts = saved["counts"]
+        waiting = {key: array for key, array in saved.items() if key != "counts"}
+        if counts.shape[1] != self.num_actors or (counts[0] - counts[1]).max() > self.num_slots:
+            return False
+        if not all(self._fits(key, array) for key, array in waiting.items()):
+            return False
+        for key, array in waiting.items():
+            actor, number, name = _parsed(key)
+            self.slot(actor, number).flat()[name][...] = array
+            self.numbers[actor, number % self.num_slots] = number
+        for what, row in zip(_NAMES.values(), counts, strict=True):
+            self.count(what)[:] = row
+        return True
+
+    def _fits(self, key: str, array: Array) -> bool:
+        actor, number, name = _parsed(key)
+        known = self.slot(actor, number).flat().get(name)
+        return known is not None and (known.shape, known.dtype) == (array.shape, array.dtype)
+
+
+_NAMES = {"put": PUT, "taken": TAKEN, "refused": REFUSED, "learned": LEARNED}
+
+
+def _parsed(key: str) -> tuple[int, int, str]:
+    actor, number, name = key.split("/", 2)
+    return int(actor), int(number), name
+
+
+class QueueSink:
+    """An actor's end (an :class:`~rookery.core.ports.ExperienceSink`)."""
+
+    def __init__(
+        self, queue: RolloutQueue, actor: int, *, own: Wake | None = None, other: Wake | None = None
+    ) -> None:
+        self.queue, self.actor = queue, actor
+        self.bell, self.learner_bell = own, other
+
+    def can_put(self) -> bool:
+        """Whether one of this actor's slots is free."""
+        queue = self.queue
+        waiting = queue.count(PUT)[self.actor] - queue.count(TAKEN)[self.actor]
+        return bool(waiting < queue.num_slots)
+
+    def reserve(self) -> Rollout:
+        """The next slot."""
+        if not self.can_put():
+            raise RuntimeError("reserve() without can_put()")
+        return self.queue.slot(self.actor, int(self.queue.count(PUT)[self.actor]))
+
+    def put(self, rollout: Rollout) -> None:
+        """Hand the reserved slot over."""
+        if rollout is not self.reserve():
+            raise RuntimeError("put() of a rollout that was not reserved")
+        self.queue.put(self.actor)
+        if self.learner_bell is not None:
+            self.learner_bell.ring()
+
+    def wait(self, timeout_secs: float) -> None:
+        """Sleep until the learner has taken; in one thread nobody moves meanwhile, so return."""
+        if self.bell is not None:
+            self.bell.wait(timeout_secs)
+
+
+class QueueSource:
+    """The learner's end (an :class:`~rookery.core.ports.ExperienceSource`).
+
+    ::
+
+        source.gather(updates)              # takes what is there
+        if source.can_sample():
+            batch = source.sample()
+            ... learn, publish ...
+            source.release()
+    """
+
+    def __init__(
+        self,
+        queue: RolloutQueue,
+        batch: Arrays,
+        *,
+        num_envs: int,
+        max_lag: int | None = None,
+        own: Wake | None = None,
+        others: Sequence[Wake] = (),
+    ) -> None:
+        self.queue = queue
+        self.batch = Rollout.from_flat(batch)
+        columns = range(0, len(self.batch.version), num_envs)
+        self.places = [self.batch.columns(start, start + num_envs).flat() for start in columns]
+        self.max_lag = max_lag
+        self.bell, self.actor_bells = own, others
+        self.gathered: list[int] = []
+        """The actors whose rollouts are in the batch."""
+        self.refused_steps = 0
+        """Environment steps in what was refused since :meth:`take_refused_steps`."""
+
+    def gather(self, updates: int) -> None:
+        """Take the oldest rollouts, up to a whole batch; the learner has made ``updates``."""
+        while not self.can_sample():
+            head = self.queue.oldest()
+            if head is None:
+                return
+            self._take(*head, updates)
+
+    def _take(self, actor: int, number: int, updates: int) -> None:
+        """Copy a rollout into the batch, or refuse it; its slot is free again."""
+        queue = self.queue
+        queue.check(actor, number)
+        rollout = queue.slot(actor, number)
+        if self.max_lag is not None and updates - int(rollout.version[0]) > self.max_lag:
+            self.refused_steps += rollout.num_steps
+            queue.count(REFUSED)[actor] += 1
+        else:
+            place = self.places[len(self.gathered)]
+            for name, array in rollout.flat().items():
+                place[name][...] = array
+            self.gathered.append(actor)
+        queue.count(TAKEN)[actor] = number + 1
+        if self.actor_bells:
+            self.actor_bells[actor].ring()
+
+    def can_sample(self) -> bool:
+        """Whether a whole batch was gathered."""
+        return len(self.gathered) == len(self.places)
+
+    def sample(self) -> Rollout:
+        """The batch; nobody else writes into it."""
+        return self.batch
+
+    def release(self) -> None:
+        """The batch was learned from."""
+        for actor in self.gathered:
+            self.queue.count(LEARNED)[actor] += 1
+        self.gathered.clear()
+
+    def take_refused_steps(self) -> int:
+        """Environment steps that were made but refused since the last call."""
+        steps, self.refused_steps = self.refused_steps, 0
+        return steps
+
+    def missing(self) -> list[int]:
+        """Actors of whom nothing is in the batch or waits."""
+        empty = np.flatnonzero(self.queue.count(PUT) == self.queue.count(TAKEN)).tolist()
+        return [int(actor) for actor in empty if actor not in self.gathered]
+
+    def wait(self, timeout_secs: float) -> None:
+        """Sleep until an actor has put; in one thread nobody moves meanwhile, so return."""
+        if self.bell is not None:
+            self.bell.wait(timeout_secs)

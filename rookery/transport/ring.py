@@ -1,0 +1,65 @@
+"""Rows of numbers from many writers to one reader, through shared memory and without a lock.
+
+Each writer has a ring of its own: it writes the row and then the number of rows written, so that a
+reader never sees half a row, and a writer that is killed leaves none.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from rookery.core.errors import RunFailed
+from rookery.core.spec import Array, Arrays, ArraySpec
+
+FULL_TIMEOUT_SECS = 600.0
+_PAUSE_SECS = 1e-3
+
+
+def ring_specs(num_writers: int, capacity: int, columns: int) -> dict[str, ArraySpec]:
+    """The arrays of :class:`Rings`."""
+    return {
+        "rows": ArraySpec((num_writers, capacity, columns), np.dtype(np.float64)),
+        "written": ArraySpec((num_writers, 8), np.dtype(np.int64)),  # a cache line each
+        "read": ArraySpec((num_writers, 8), np.dtype(np.int64)),
+    }
+
+
+class Rings:
+    """One ring for each writer."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.rows = arrays["rows"]
+        self.written, self.read = arrays["written"][:, 0], arrays["read"][:, 0]
+
+    @property
+    def columns(self) -> int:
+        """Numbers in a row."""
+        return int(self.rows.shape[2])
+
+    def push(self, writer: int, row: Array) -> None:
+        """Add a row of at most ``columns`` numbers; waits while the ring is full."""
+        capacity, written = self.rows.shape[1], int(self.written[writer])
+        deadline = time.monotonic() + FULL_TIMEOUT_SECS
+        while written - self.read[writer] >= capacity:
+            if time.monotonic() > deadline:
+                raise RunFailed(
+                    f"worker-{writer} told {capacity} things that nobody read for "
+                    f"{FULL_TIMEOUT_SECS:g} s: the keeper hangs; its log says more"
+                )
+            time.sleep(_PAUSE_SECS)
+        self.rows[writer, written % capacity, : len(row)] = row
+        self.written[writer] = written + 1
+
+    def take(self) -> Array:
+        """All rows that were not taken yet, ``[N, columns]``."""
+        parts = [self._take(writer) for writer in range(len(self.rows))]
+        return np.concatenate(parts)
+
+    def _take(self, writer: int) -> Array:
+        capacity = self.rows.shape[1]
+        index = np.arange(self.read[writer], self.written[writer]) % capacity
+        rows: Array = self.rows[writer, index]
+        self.read[writer] += len(rows)
+        return rows
