@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,19 @@ from rookery.algos.algorithm import build_algorithm
 from rookery.cli.settings import revised, settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
+from rookery.doctor.precision import faster_precision
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
+from rookery.engines.nursery import nursery_for
 from rookery.envs.make import is_callable_id
-from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.encoder import Encoder
+from rookery.nets.policy import Policy
 from rookery.programs.formations import build_program
 from rookery.programs.validate import validate
 from rookery.roles.build import build_policy, compute_threads, probe
 from rookery.roles.evaluator import evaluate as evaluate_policy
 from rookery.roles.learner import load_weights
+from rookery.roles.replay_memory import check_replay_fits, replay_note
 from rookery.runs.checkpoint import MANIFEST, Checkpoint, CheckpointStore, load_checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory, RunState
@@ -165,14 +169,26 @@ def start_run(
     callbacks: Callbacks | None = None,
     init_from: Path | None = None,
     announce: Callable[[RunDirectory], None] = lambda run: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Run:
     """A new run directory, trained to its end. Whatever can be refused is, before it exists."""
     start = starting_weights(init_from) if init_from is not None else None
-    signature = check(config, start)
-    directory = RunDirectory.create(path, name=config.name or config.recipe or config.env.id)
-    announce(directory)
-    job = Job(config, directory, callbacks or Callbacks(), init_from=start, signature=signature)
-    return _sitting(job)
+    with nursery_for(config.engine) as nursery:
+        signature = check(config, start)
+        config = with_precision(config, signature)
+        directory = RunDirectory.create(path, name=config.name or config.recipe or config.env.id)
+        if (note := replay_note(config, signature)) is not None:
+            say(note)
+        announce(directory)
+        job = Job(
+            config,
+            directory,
+            callbacks or Callbacks(),
+            init_from=start,
+            signature=signature,
+            nursery=nursery,
+        )
+        return _sitting(job)
 
 
 def continue_run(
@@ -190,10 +206,18 @@ def continue_run(
         updates = checkpoint.parts["learner"].data["updates"]
         wall_secs = checkpoint.parts["session"].data["wall_secs"]
         return Run(saved.directory.path, Finish(settled, checkpoint.steps, updates, wall_secs))
-    signature = check(config)
-    announce(saved.directory, checkpoint)
-    job = Job(config, saved.directory, callbacks, resume=checkpoint, signature=signature)
-    return _sitting(job)
+    with nursery_for(config.engine) as nursery:
+        signature = check(config)
+        announce(saved.directory, checkpoint)
+        job = Job(
+            config,
+            saved.directory,
+            callbacks,
+            resume=checkpoint,
+            signature=signature,
+            nursery=nursery,
+        )
+        return _sitting(job)
 
 
 def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
@@ -211,12 +235,26 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
     build_algorithm(
         config.algo, config.algo_config, recurrent=policy.recurrent, device=policy.device
     )
+    check_replay_fits(config, policy)
     if start is not None:
         _check_start(start, policy, config)
     return signature
 
 
-def _check_start(start: Checkpoint, policy: ActorCritic, config: RunConfig) -> None:
+def with_precision(config: RunConfig, signature: Signature) -> RunConfig:
+    """``config`` with the precision that suits this machine, where it was left open.
+
+    Ranks of an MPI job may be on unlike machines, so theirs is fp32.
+    """
+    images = any(len(shape) == 3 for shape in Encoder(signature.obs, False).shapes.values())
+    if config.policy.precision != "auto":
+        return config
+    tried = images and config.engine != "mpi" and config.device == "cpu"
+    found = faster_precision() if tried else "fp32"
+    return replace(config, policy=replace(config.policy, precision=found))
+
+
+def _check_start(start: Checkpoint, policy: Policy, config: RunConfig) -> None:
     """Refuse to start from weights of another task or another network."""
     weights = start.parts["weights"]
     saved = weights.data.get("signature")

@@ -1,4 +1,4 @@
-"""The entry of every process that a spawning engine starts: ``python -m rookery.engines.child FD``.
+"""What every process that a spawning engine starts does, forked or fresh.
 
 The process reads what it is to be from its control socket, as JSON, builds that one role and runs
 its loop. It never imports the user's ``__main__`` and never unpickles anything.
@@ -7,6 +7,7 @@ its loop. It never imports the user's ``__main__`` and never unpickles anything.
 from __future__ import annotations
 
 import ctypes
+import json
 import logging
 import os
 import signal
@@ -31,17 +32,20 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def main() -> int:
-    """Become the role that the driver asks for."""
-    control = Control(socket.socket(fileno=int(sys.argv[1])))
-    die_with_parent(int(sys.argv[2]))
+def live(own: socket.socket, numbers: dict[int, int]) -> int:
+    """Become the role that the driver asks for through ``own``; its exit code.
+
+    ``numbers`` are the driver's descriptors and under which numbers they are open here.
+    """
     # Ctrl-C reaches the whole terminal group; only the driver acts on it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = Control(own)
     listener = Listener(control)
     order = listener.wait(timeout_secs=60.0)
     if order is None:
         print("no order from the driver within 60 s", file=sys.stderr)
         return 1
+    order["fds"] = _renumbered(order["fds"], numbers)
     sys.path[:0] = [path for path in order["sys_path"] if path not in sys.path]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     _set_title(order)
@@ -55,6 +59,15 @@ def main() -> int:
     return 0
 
 
+def _renumbered(fds: Any, numbers: dict[int, int]) -> Any:
+    """The nested ``fds`` of an order as they are here."""
+    if isinstance(fds, dict):
+        return {name: _renumbered(below, numbers) for name, below in fds.items()}
+    if isinstance(fds, list):
+        return [_renumbered(below, numbers) for below in fds]
+    return numbers[fds]
+
+
 def _set_title(order: dict[str, Any]) -> None:
     import setproctitle
 
@@ -65,7 +78,8 @@ def _set_title(order: dict[str, Any]) -> None:
 def _become(order: dict[str, Any], control: Control, listener: Listener) -> None:
     from rookery.engines import local_roles
 
-    local_roles.LOOPS[order["role"]](order, control, listener)
+    loops = local_roles.LOOPS[order["config"]["formation"]]
+    loops[order["role"]](order, control, listener)
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
@@ -77,6 +91,12 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "environment": isinstance(error, EnvironmentFault),
         "exit_code": error.exit_code if isinstance(error, UserError) else None,
     }
+
+
+def main() -> int:
+    """``python -m rookery.engines.child FD PARENT NUMBERS``: a fresh process's way here."""
+    die_with_parent(int(sys.argv[2]))
+    return live(socket.socket(fileno=int(sys.argv[1])), dict(json.loads(sys.argv[3])))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rookery.core.signature import Signature
+from rookery.engines.nursery import Nursery
 from rookery.runs.checkpoint import Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
@@ -27,6 +28,8 @@ class Job:
     """Start with these weights, everything else new."""
     signature: Signature | None = None
     """What the environment shows and takes, if someone has asked it already."""
+    nursery: Nursery | None = None
+    """Starts processes, if someone has begun to prepare it already; the engine closes it."""
 
 
 @dataclass(slots=True)

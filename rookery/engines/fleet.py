@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
+import logging
 import socket
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from rookery.engines.nursery import Child, Nursery
 from rookery.runs.directory import RunDirectory
 from rookery.transport.control import Control, Message
+
+_LOG = logging.getLogger(__name__)
 
 END_SECS = 5.0
 """How long a process may take to end by itself before it is killed."""
@@ -27,7 +27,7 @@ class Member:
     replica: int
     order: dict[str, Any]
     life: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: Child | None = None
     control: Control | None = None
     error: Message | None = None
     hung: bool = False
@@ -41,10 +41,10 @@ class Member:
 
 @dataclass(slots=True)
 class Fleet:
-    """All members, and what they inherit."""
+    """All members, and who starts them."""
 
     run: RunDirectory
-    pass_fds: list[int]
+    nursery: Nursery
     members: list[Member] = field(default_factory=list)
 
     def launch(self, member: Member) -> None:
@@ -52,19 +52,9 @@ class Fleet:
         ours, theirs = socket.socketpair()
         log = self.run.log_path(member.role, member.replica)
         log.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {
-            "OMP_NUM_THREADS": str(member.order["num_threads"]),
-            "PYTHONUNBUFFERED": "1",
-        }
         with theirs, log.open("ab") as output:
-            member.process = subprocess.Popen(
-                [sys.executable, "-m", "rookery.engines.child", str(theirs.fileno()), _own_pid()],
-                pass_fds=[theirs.fileno(), *self.pass_fds],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-            )
+            threads = member.order["num_threads"]
+            member.process = self.nursery.start(theirs, output, num_threads=threads)
         member.control = Control(ours)
         member.error, member.hung, member.done = None, False, False
         member.control.send("order", **member.order, life=member.life, sys_path=sys.path)
@@ -88,22 +78,17 @@ class Fleet:
             deadline = time.monotonic() + END_SECS
             for member in self.members:
                 if member.process is not None:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        member.process.wait(max(deadline - time.monotonic(), 0.0))
+                    member.process.wait(max(deadline - time.monotonic(), 0.0))
         for member in self.members:
             self.kill(member)
 
     def kill(self, member: Member) -> None:
-        """End one process at once and reap it."""
+        """End one process at once, and be sure of it."""
         if member.process is not None:
-            if member.process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    member.process.send_signal(signal.SIGKILL)
-            member.process.wait()
+            member.process.kill()
         if member.control is not None:
+            # Who ended with the nursery has nobody left to tell of it but the socket.
+            if self.nursery.code is not None and not member.control.drain(END_SECS):
+                _LOG.warning("%s has not ended within %.0f s", member.name, END_SECS)
             member.control.close()
             member.control = None
-
-
-def _own_pid() -> str:
-    return str(os.getpid())

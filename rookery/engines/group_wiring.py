@@ -61,7 +61,7 @@ def _specs(config: RunConfig, signature: Signature) -> dict[str, ArraySpec]:
     size = config.formation_config.num_processes
     policy = build_policy(config, signature)
     flat = FlatParams(policy)
-    columns = config.env.num_envs * config.algo_config.rollouts_per_update
+    columns = config.env.num_envs * config.on_policy.rollouts_per_update
     steps = batch_spec(config, policy, columns)["reward"].shape[0]
     episodes = steps * columns * (2 + len(config.metrics.info_keys)) * 8
     moments = max((tensor.numel() for tensor in flat.buffers.values()), default=0) + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from rookery.core.errors import UserError
@@ -12,20 +12,28 @@ from rookery.core.signature import Signature
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.interrupt import Interrupt
+from rookery.engines.queued import build_queued
+from rookery.engines.replayed import WithReplay, build_replayed
 from rookery.engines.together import build_together
-from rookery.programs.formations import build_program
+from rookery.programs.formations import AsyncConfig, ReplayConfig, build_program
 from rookery.programs.validate import validate
 from rookery.roles.actor import Actor
+from rookery.roles.async_learner import AsyncLearner
 from rookery.roles.build import build_policy, compute_threads
 from rookery.roles.build import probe as probe_env
 from rookery.roles.evaluator import evaluate_config
+from rookery.roles.explorer import Explorer
 from rookery.roles.learner import Learner, load_weights
 from rookery.roles.pulse import shares
+from rookery.roles.replay_learner import ReplayLearner
 from rookery.runs.checkpoint import State
 from rookery.runs.config import RunConfig
 from rookery.runs.session import Session
 
 _LOG = logging.getLogger(__name__)
+
+Actors = Sequence[Actor | Explorer]
+AnyLearner = Learner | ReplayLearner
 
 
 def run(job: Job) -> Finish:
@@ -40,9 +48,21 @@ def run(job: Job) -> Finish:
 def _run(job: Job) -> Finish:
     config = job.config
     signature = job.signature or probe_env(config)
+    formation = config.formation_config
+    if isinstance(formation, AsyncConfig) and formation.threads:
+        from rookery.engines.threaded import run as run_threads
+
+        return run_threads(job, signature)
     actors, learner = _build(job, signature)
     turns = _Turns(config)
-    session = Session(config, job.run, job.callbacks, fleet=lambda: _fleet(actors, turns))
+    session = Session(
+        config,
+        job.run,
+        job.callbacks,
+        fleet=lambda: _fleet(actors, learner, turns),
+        policy=learner.policy,
+        beside=learner.save_replay if isinstance(learner, WithReplay) else None,
+    )
     try:
         restore(job, actors, learner, session)
         with Interrupt() as interrupt:
@@ -98,8 +118,8 @@ class _Turns:
 
 
 def _loop(
-    actors: list[Actor],
-    learner: Learner,
+    actors: Actors,
+    learner: AnyLearner,
     session: Session,
     interrupt: Interrupt,
     turns: _Turns,
@@ -114,7 +134,9 @@ def _loop(
                 while actor.ready():
                     actor.step()
         if not learner.ready():
-            raise RuntimeError("no role can go on: the program is not wired as a cycle")
+            if not any(actor.ready() for actor in actors):
+                raise RuntimeError("no role can go on: the program is not wired as a cycle")
+            continue
         with turns.of("learner"):
             update = learner.step()
         session.after_update(update, lambda: _parts(actors, learner))
@@ -123,13 +145,17 @@ def _loop(
             session.stop("interrupted", interrupt.reason)
 
 
-def _build(job: Job, signature: Signature) -> tuple[list[Actor], Learner]:
-    return build_together(
-        job.config,
-        signature,
-        range(job.config.formation_config.actors_in_batch),
-        start_steps=lambda replica: _new_start(job, replica),
-    )
+def _build(job: Job, signature: Signature) -> tuple[Actors, AnyLearner]:
+    def start_steps(replica: int) -> int:
+        return _new_start(job, replica)
+
+    formation = job.config.formation_config
+    if isinstance(formation, AsyncConfig):
+        return build_queued(job.config, signature, start_steps=start_steps)
+    if isinstance(formation, ReplayConfig):
+        return build_replayed(job.config, signature, job.run, start_steps=start_steps)
+    replicas = range(formation.actors_in_batch)
+    return build_together(job.config, signature, replicas, start_steps=start_steps)
 
 
 def _new_start(job: Job, replica: int) -> int:
@@ -139,7 +165,7 @@ def _new_start(job: Job, replica: int) -> int:
     return job.resume.steps
 
 
-def restore(job: Job, actors: list[Actor], learner: Learner, session: Session) -> None:
+def restore(job: Job, actors: Actors, learner: AnyLearner, session: Session) -> None:
     """Begin where the job says: at a checkpoint, with given weights, or new."""
     if job.init_from is not None:
         load_weights(learner.policy, job.init_from.parts["weights"])
@@ -159,7 +185,7 @@ def restore(job: Job, actors: list[Actor], learner: Learner, session: Session) -
         _LOG.warning("actor-%d begins new episodes: the checkpoint has no state for it", replica)
 
 
-def _parts(actors: list[Actor], learner: Learner) -> dict[str, State]:
+def _parts(actors: Actors, learner: AnyLearner) -> dict[str, State]:
     """What a checkpoint holds: the learner, and where each actor is in its episodes."""
     parts = learner.save_state()
     for replica, actor in enumerate(actors):
@@ -171,7 +197,7 @@ def _parts(actors: list[Actor], learner: Learner) -> dict[str, State]:
 
 def evaluate_pending(
     session: Session,
-    learner: Learner,
+    learner: AnyLearner,
     interrupt: Interrupt,
     turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
@@ -189,8 +215,12 @@ def evaluate_pending(
         session.on_evaluation(steps, result.summary())
 
 
-def _fleet(actors: list[Actor], turns: _Turns) -> dict[str, float]:
+def _fleet(actors: Actors, learner: AnyLearner, turns: _Turns) -> dict[str, float]:
     """Where the time goes."""
     env = sum(shares(actor.pulse.cells)["env"] for actor in actors)
     fleet = {"fleet/actors": len(actors), "fleet/env_share": env}
+    if isinstance(learner, AsyncLearner):
+        fleet |= learner.queue_source.queue.metrics()
+    if isinstance(learner, WithReplay):
+        fleet |= learner.replay.metrics()
     return fleet | turns.wait_shares(len(actors))

@@ -6,10 +6,15 @@ import contextlib
 import signal
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
+"""Signals that end a run."""
+SAME_SECS = 1.0
+"""SIGTERM again within this time means the same: Slurm sends two when a job's time is up."""
 
 
 class Interrupt:
@@ -21,6 +26,7 @@ class Interrupt:
     def __init__(self, *, quiet: bool = False) -> None:
         self.requested = False
         self.signal: int | None = None
+        self.since = 0.0
         self.quiet = quiet
         self._before: dict[int, Any] = {}
 
@@ -31,14 +37,16 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in ENDING:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
+            if number == signal.SIGTERM and time.monotonic() - self.since < SAME_SECS:
+                return
             raise KeyboardInterrupt
-        self.requested, self.signal = True, number
+        self.requested, self.signal, self.since = True, number, time.monotonic()
         if not self.quiet:
             with contextlib.suppress(OSError):
                 sys.stderr.write("\nending with a checkpoint; once more to end at once\n")
@@ -51,3 +59,13 @@ class Interrupt:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Hold those signals back within the block, also from processes that are started in it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

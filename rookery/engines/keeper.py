@@ -18,8 +18,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from rookery.cli.settings import config_from_tree
+from rookery.core.signature import Signature
+from rookery.engines.replayed import snapshot_part
 from rookery.roles.learner import Learner, Update, load_weights
-from rookery.runs.checkpoint import Checkpoint, load_checkpoint
+from rookery.roles.replay_learner import ReplayLearner
+from rookery.runs.checkpoint import Checkpoint, State, load_checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.metrics import cut
@@ -35,6 +41,12 @@ Order = dict[str, Any]
 """What the driver asks a process to be."""
 
 
+def read_order(order: Order) -> tuple[RunConfig, Signature]:
+    """Settings and signature of the run; sets this process's compute threads."""
+    torch.set_num_threads(order["num_threads"])
+    return config_from_tree(order["config"]), Signature.from_json(order["signature"])
+
+
 class Keeper:
     """Keeps the session: logs, checkpoints, evaluations, and when it is over."""
 
@@ -42,7 +54,7 @@ class Keeper:
         self,
         order: Order,
         config: RunConfig,
-        learner: Learner,
+        learner: Learner | ReplayLearner,
         control: Control,
         listener: Listener,
         fleet: Callable[[], Record],
@@ -52,7 +64,14 @@ class Keeper:
         self.control = control
         self.listener = listener
         run = RunDirectory.open(Path(order["run"]))
-        self.session = Session(config, run, _callbacks(order, control), fleet=fleet)
+        self.session = Session(
+            config,
+            run,
+            _callbacks(order, control),
+            fleet=fleet,
+            policy=learner.policy,
+            beside=self._snapshot if isinstance(learner, ReplayLearner) else None,
+        )
         self.requested: set[int] = set()
 
     def begin(self) -> None:
@@ -80,11 +99,12 @@ class Keeper:
         self.session.after_update(update, self.learner.save_state)
 
     def conclude(self) -> None:
-        """Save the end, and wait for the scores of what was saved unless interrupted."""
+        """Save the end, and wait for the scores of what was saved, unless interrupted or solved."""
         session = self.session
         session.finish(self.learner.save_state)
         deadline = time.monotonic() + EVALUATION_TIMEOUT_SECS
-        while session.pending and session.outcome and session.outcome.state != "interrupted":
+        enough = ("interrupted", "solved")
+        while session.pending and session.outcome and session.outcome.state not in enough:
             self._request()
             self._hear()
             if time.monotonic() > deadline:
@@ -105,6 +125,14 @@ class Keeper:
             wall_secs=session.wall_secs,
             reached_at=session.reached_at,
         )
+
+    def _snapshot(self) -> dict[str, State]:
+        """Have the replay process save itself beside the checkpoint that is being made."""
+        formation = self.session.config.formation_config
+        if not getattr(formation, "save_replay", False):
+            return {}
+        self.control.send("snapshot", steps=self.session.steps)
+        return snapshot_part(self.session.steps)
 
     def __enter__(self) -> Keeper:
         return self
@@ -127,7 +155,7 @@ class Keeper:
                 self.control.send("evaluate", steps=steps)
 
 
-def restore_learner(order: Order, learner: Learner) -> Checkpoint | None:
+def restore_learner(order: Order, learner: Learner | ReplayLearner) -> Checkpoint | None:
     """Weights and all else from where the order says; the checkpoint to go on from, if any."""
     if order["resume"] is not None:
         checkpoint = load_checkpoint(Path(order["resume"]))

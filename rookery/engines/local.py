@@ -1,14 +1,15 @@
 """A process per role on this machine's cores. The driver supervises and does not learn.
 
-A role ended by a signal is replaced, a few times; a killed learner or worker takes the whole fleet
-back to its last checkpoint; an exception stops the run with one line and the log's path.
+A role ended by a signal is replaced, a few times; whoever keeps the session, if killed, takes the
+whole fleet back to its last checkpoint; an exception stops the run with one line and the log's
+path.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import select
-import time
 from typing import Any
 
 from rookery.core.errors import EnvironmentFault, RunFailed, StopRun
@@ -16,10 +17,10 @@ from rookery.core.signature import Signature
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.fleet import Fleet, Member
-from rookery.engines.group_wiring import GroupWiring
 from rookery.engines.interrupt import Interrupt
-from rookery.engines.local_roles import wiring_of
-from rookery.engines.wiring import RESTARTS, Wiring
+from rookery.engines.local_roles import AnyWiring, wiring_of
+from rookery.engines.nursery import ANSWER_SECS, Child, Nursery
+from rookery.engines.wiring import RESTARTS
 from rookery.programs.formations import build_program
 from rookery.programs.graph import Program
 from rookery.programs.validate import validate
@@ -28,13 +29,15 @@ from rookery.roles.pulse import secs_in_env
 from rookery.runs.checkpoint import Checkpoint, CheckpointStore
 from rookery.runs.session import Outcome
 from rookery.runs.supervise import RestartBudget, describe_exit
-from rookery.transport.control import Message
+from rookery.transport.control import Control, Message
 
 _LOG = logging.getLogger(__name__)
 
 POLL_SECS = 0.2
 ACTING = ("actor", "worker")
 """Roles that have environments."""
+KEEPERS = ("keeper", "learner", "worker")
+"""Roles that keep the session: the first of these that the program has."""
 HANG_GRACE_SECS = 1.0
 """An environment's own alarm comes first: it can name the environment."""
 
@@ -43,8 +46,9 @@ def run(job: Job) -> Finish:
     """Carry the job's program to its end."""
     program = build_program(job.config)
     validate(program, "local", carries("local"))
-    driver = _Driver(job, program, job.signature or probe(job.config))
-    with Interrupt() as interrupt:
+    _check_cores(program)
+    with job.nursery or Nursery() as nursery, Interrupt() as interrupt:
+        driver = _Driver(job, program, job.signature or probe(job.config), nursery)
         try:
             driver.launch(job.resume)
             finish = driver.supervise(interrupt)
@@ -55,20 +59,37 @@ def run(job: Job) -> Finish:
     return finish
 
 
+def _check_cores(program: Program) -> None:
+    """Workers never wait, so more of them than cores take turns; say so."""
+    cores = len(os.sched_getaffinity(0))
+    for node in program.nodes:
+        threads = node.replicas * node.num_threads
+        if node.name == "worker" and threads > cores:
+            _LOG.warning(
+                "%d workers with %d compute threads each share %d cores; more than %d threads in "
+                "all make no more steps a second",
+                node.replicas,
+                node.num_threads,
+                cores,
+                cores,
+            )
+
+
 class _Driver:
     """Starts, watches and replaces the members of the fleet."""
 
-    def __init__(self, job: Job, program: Program, signature: Signature) -> None:
+    def __init__(self, job: Job, program: Program, signature: Signature, nursery: Nursery) -> None:
         self.job = job
+        self.nursery = nursery
         self.program = program
         self.signature = signature
         self.budget = RestartBudget(job.config.supervise)
         self.finish: Finish | None = None
         self.stopping = False
         self.restarts = 0
-        self.wiring: Wiring | GroupWiring | None = None
-        self.keeper = next(name for name in ("learner", "worker") if program.has(name))
-        self.fleet = Fleet(job.run, [])
+        self.wiring: AnyWiring | None = None
+        self.keeper = next(name for name in KEEPERS if program.has(name))
+        self.fleet = Fleet(job.run, nursery)
         self.evaluating: list[int] = []
 
     def launch(self, resume: Checkpoint | None) -> None:
@@ -76,7 +97,9 @@ class _Driver:
         config = self.job.config
         self.wiring = wiring_of(config).create(config, self.signature)
         self.wiring.counters[RESTARTS] = self.restarts
-        self.fleet = Fleet(self.job.run, self.wiring.pass_fds())
+        self.nursery.name(self.job.run.path.name)
+        self.nursery.share(self.wiring.pass_fds())
+        self.fleet = Fleet(self.job.run, self.nursery)
         order = {
             "run": str(self.job.run.path.absolute()),
             "config": config.to_tree(),
@@ -116,12 +139,12 @@ class _Driver:
             for member in self.fleet.members
             if member.control is not None and not member.control.closed
         }
-        if not speakers:
-            time.sleep(POLL_SECS)
         poll = select.poll()
-        for descriptor in speakers:
+        for descriptor in (*speakers, self.nursery.fileno()):
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(POLL_SECS * 1000):
+            if descriptor not in speakers:
+                continue  # the nursery tells of an end, or has ended itself
             member = speakers[descriptor]
             assert member.control is not None
             for message in member.control.receive():
@@ -142,6 +165,8 @@ class _Driver:
                 self.evaluating.remove(message["steps"])
             self.fleet.tell(self.keeper, "evaluation", **message)
             self._call(callbacks.on_evaluation, {"steps": message["steps"]} | message["summary"])
+        elif kind == "snapshot":
+            self.fleet.tell("replay", "snapshot", **message)
         elif kind == "record":
             for told in callbacks.on_record:
                 told(message["record"])
@@ -175,7 +200,10 @@ class _Driver:
         for member in list(self.fleet.members):
             if self.finish is not None or member.process is None:
                 return
-            code = member.process.poll()
+            code = self._exit_code(member.process, member.control)
+            if self.nursery.code is not None:
+                self._replace_nursery(self.nursery.code)
+                return
             if code is None:
                 continue
             self._last_words(member)
@@ -184,6 +212,15 @@ class _Driver:
             if not self._over():
                 self._replace_or_fail(member, code)
             return
+
+    def _exit_code(self, process: Child, control: Control | None) -> int | None:
+        """How a member ended; None while it lives."""
+        code = process.poll()
+        if code is None and control is not None and control.closed:
+            code = process.wait(ANSWER_SECS)  # it is ending
+            if code is None:
+                self.nursery.kill()  # stuck: it should have told by now
+        return code
 
     def _over(self) -> bool:
         return self.finish is not None
@@ -215,15 +252,34 @@ class _Driver:
             cause = describe_exit(code)
         self._replace(member, cause, str(log))
 
-    def _replace(self, member: Member, cause: str, log: str) -> None:
-        if not self.budget.allow(member.name):
+    def _replace_nursery(self, code: int) -> None:
+        """Without it nobody lives, so all begin anew."""
+        if code >= 0:
+            raise RunFailed(
+                f"the nursery, which starts all processes, ended with {describe_exit(code)}: "
+                f"{self.nursery.last_words()}"
+            )
+        cause = describe_exit(code)
+        self._spend("nursery", cause, str(self.job.run.logs))
+        _LOG.warning(
+            "nursery: %s, and every process with it; the fleet goes back to the last checkpoint",
+            cause,
+        )
+        self._relaunch()
+
+    def _spend(self, name: str, cause: str, log: str) -> None:
+        """Count a death, and give up after too many."""
+        if not self.budget.allow(name):
             limit = self.job.config.supervise
             raise RunFailed(
-                f"{member.name} ended more than {limit.max_restarts} times in "
+                f"{name} ended more than {limit.max_restarts} times in "
                 f"{limit.window_secs:g} s (last: {cause}); `rookery resume {self.job.run.path}` "
                 f"goes on from the last checkpoint (log: {log})"
             )
         self.restarts += 1
+
+    def _replace(self, member: Member, cause: str, log: str) -> None:
+        self._spend(member.name, cause, log)
         if member.role == self.keeper:
             _LOG.warning("%s: %s; the fleet goes back to the last checkpoint", member.name, cause)
             self._relaunch()
@@ -241,6 +297,8 @@ class _Driver:
     def _relaunch(self) -> None:
         """Everyone anew, with fresh memory: nothing half-written by the dead learner is read."""
         self.close(gently=False)
+        if self.nursery.code is not None:
+            self.nursery.restart()
         self.evaluating.clear()
         store = CheckpointStore(self.job.run.checkpoints)
         self.launch(store.load("latest", parts=["session"]) if store.steps_available() else None)
@@ -256,7 +314,6 @@ class _Driver:
                 member.hung = True
                 cells[:] = 0.0
                 member.process.kill()
-                member.process.wait()
 
     def close(self, *, gently: bool) -> None:
         """End all processes and let go of what they shared."""

@@ -8,20 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from rookery.cli.settings import config_from_tree
 from rookery.core.group import Group
 from rookery.core.signature import Signature
+from rookery.engines.async_wiring import AsyncWiring
 from rookery.engines.group_wiring import GroupWiring
-from rookery.engines.keeper import Keeper, Order, restore_learner
+from rookery.engines.hogwild_roles import keep, work_without_lock
+from rookery.engines.hogwild_wiring import HogwildWiring
+from rookery.engines.keeper import Keeper, Order, read_order, restore_learner
+from rookery.engines.replay_roles import hold
+from rookery.engines.replay_wiring import ReplayWiring
 from rookery.engines.together import build_together
-from rookery.engines.wiring import RESTARTS, Wiring
+from rookery.engines.wiring import Wiring
 from rookery.programs.formations import AllreduceConfig
-from rookery.roles.build import build_actor, build_learner, build_policy
+from rookery.roles.build import build_policy
 from rookery.roles.evaluator import evaluate_config
 from rookery.roles.learner import Learner, load_weights
-from rookery.roles.pulse import START, Pulse, shares
+from rookery.roles.pulse import Pulse, shares
+from rookery.roles.replay_learner import ReplayLearner
 from rookery.roles.worker import Worker
 from rookery.runs.checkpoint import load_checkpoint
 from rookery.runs.config import RunConfig
@@ -34,29 +38,34 @@ COMPLAIN_SECS = 30.0
 GO_ON = np.ones(1)
 
 
-def wiring_of(config: RunConfig) -> type[Wiring] | type[GroupWiring]:
+AnyWiring = Wiring | GroupWiring | HogwildWiring | ReplayWiring
+_WIRINGS: dict[str, type[AnyWiring]] = {
+    "allreduce": GroupWiring,
+    "async": AsyncWiring,
+    "hogwild": HogwildWiring,
+    "replay": ReplayWiring,
+    "sync": Wiring,
+}
+
+
+def wiring_of(config: RunConfig) -> type[AnyWiring]:
     """What the processes of the configured formation share."""
-    return GroupWiring if config.formation == "allreduce" else Wiring
+    return _WIRINGS[config.formation]
 
 
-def _read(order: Order) -> tuple[RunConfig, Signature]:
-    torch.set_num_threads(order["num_threads"])
-    return config_from_tree(order["config"]), Signature.from_json(order["signature"])
+def _attach(order: Order, config: RunConfig, signature: Signature) -> Wiring:
+    """What actors and a learner share."""
+    wiring = wiring_of(config).attach(config, signature, order["fds"])
+    assert isinstance(wiring, Wiring)
+    return wiring
 
 
 def act(order: Order, control: Control, listener: Listener) -> None:
     """An actor's process."""
-    config, signature = _read(order)
-    wiring = Wiring.attach(config, signature, order["fds"])
-    actor = build_actor(
-        config,
-        signature,
-        order["replica"],
-        sink=wiring.sink(order["replica"]),
-        params=wiring.params(),
-        life=order["life"],
-        start_steps=order["start_steps"],
-        pulse=Pulse(wiring.acting_pulse(order["replica"])),
+    config, signature = read_order(order)
+    wiring = _attach(order, config, signature)
+    actor = wiring.build_actor(
+        signature, order["replica"], life=order["life"], start_steps=order["start_steps"]
     )
     control.send("started")
     try:
@@ -71,10 +80,9 @@ def act(order: Order, control: Control, listener: Listener) -> None:
 
 def learn(order: Order, control: Control, listener: Listener) -> None:
     """The learner's process: it also keeps the session, so logs and checkpoints are its own."""
-    config, signature = _read(order)
-    wiring = Wiring.attach(config, signature, order["fds"])
-    source = wiring.source()
-    learner = build_learner(config, signature, source=source, params=wiring.params())
+    config, signature = read_order(order)
+    wiring = _attach(order, config, signature)
+    learner, source = wiring.build_learner(signature)
     keeper = Keeper(order, config, learner, control, listener, lambda: _fleet(wiring, learner))
     keeper.begin()
     waited = time.monotonic()
@@ -92,7 +100,7 @@ def learn(order: Order, control: Control, listener: Listener) -> None:
 
 def work(order: Order, control: Control, listener: Listener) -> None:
     """A worker's process; the first one keeps the session, the others do what it does."""
-    config, signature = _read(order)
+    config, signature = read_order(order)
     replica, formation = order["replica"], config.formation_config
     assert isinstance(formation, AllreduceConfig)
     wiring = GroupWiring.attach(config, signature, order["fds"])
@@ -136,47 +144,27 @@ def _complain(waited: float, missing: list[int]) -> float:
     moment = time.monotonic()
     if moment - waited < COMPLAIN_SECS:
         return waited
-    names = ", ".join(f"actor-{actor}" for actor in missing)
-    _LOG.warning("waiting for rollouts of %s for %.0f s", names, moment - waited)
+    names = ", ".join(f"actor-{actor}" for actor in missing) or "replay"
+    _LOG.warning("waiting for experience of %s for %.0f s", names, moment - waited)
     return moment
 
 
-def _fleet(wiring: Wiring, learner: Learner) -> dict[str, float]:
+def _fleet(wiring: Wiring, learner: Learner | ReplayLearner) -> dict[str, float]:
     """Who waits for whom: the bottleneck of the fleet."""
-    rows = [shares(cells) for cells in wiring.acting_pulses()]
-    fleet = {
-        "fleet/actors": len(rows),
-        "fleet/actor_env_share": sum(row["env"] for row in rows) / len(rows),
-        "fleet/actor_wait_share": sum(row["wait"] for row in rows) / len(rows),
-        "fleet/learner_wait_share": shares(learner.pulse.cells)["wait"],
-        "fleet/restarts": int(wiring.counters[RESTARTS]),
+    return wiring.shares("actor") | {
+        "fleet/learner_wait_share": shares(learner.pulse.cells)["wait"]
     }
-    evaluator = wiring.evaluator_pulse()
-    if evaluator[START]:
-        fleet["fleet/evaluator_wait_share"] = shares(evaluator)["wait"]
-    return fleet
 
 
 def _group(wiring: GroupWiring) -> dict[str, float]:
     """Who waits for whom; the slowest worker is the one that waits least."""
-    rows = [shares(cells) for cells in wiring.acting_pulses()]
-    waits = [row["wait"] for row in rows]
-    fleet = {
-        "fleet/workers": len(rows),
-        "fleet/worker_env_share": sum(row["env"] for row in rows) / len(rows),
-        "fleet/worker_wait_share": sum(waits) / len(rows),
-        "fleet/slowest_worker": waits.index(min(waits)),
-        "fleet/restarts": int(wiring.counters[RESTARTS]),
-    }
-    evaluator = wiring.evaluator_pulse()
-    if evaluator[START]:
-        fleet["fleet/evaluator_wait_share"] = shares(evaluator)["wait"]
-    return fleet
+    waits = [shares(cells)["wait"] for cells in wiring.acting_pulses()]
+    return wiring.shares("worker") | {"fleet/slowest_worker": waits.index(min(waits))}
 
 
 def judge(order: Order, control: Control, listener: Listener) -> None:
     """The evaluator's process: scores the checkpoints it is told of."""
-    config, signature = _read(order)
+    config, signature = read_order(order)
     pulse = Pulse(wiring_of(config).attach(config, signature, order["fds"]).evaluator_pulse())
     store = Path(order["run"])
     control.send("started")
@@ -195,9 +183,13 @@ def judge(order: Order, control: Control, listener: Listener) -> None:
         control.send("evaluation", steps=message["steps"], summary=result.summary())
 
 
-LOOPS: dict[str, Callable[[Order, Control, Listener], None]] = {
-    "actor": act,
-    "learner": learn,
-    "worker": work,
-    "evaluator": judge,
+Loop = Callable[[Order, Control, Listener], None]
+
+LOOPS: dict[str, dict[str, Loop]] = {
+    "sync": {"actor": act, "learner": learn, "evaluator": judge},
+    "allreduce": {"worker": work, "evaluator": judge},
+    "async": {"actor": act, "learner": learn, "evaluator": judge},
+    "replay": {"actor": act, "replay": hold, "learner": learn, "evaluator": judge},
+    "hogwild": {"worker": work_without_lock, "keeper": keep, "evaluator": judge},
 }
+"""The loop of each role of each formation."""

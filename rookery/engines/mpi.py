@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -21,6 +23,7 @@ from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.inline import evaluate_pending, finish_of, restore
 from rookery.engines.interrupt import Interrupt
+from rookery.engines.launcher import HEARD_SECS, openmpi_started_us, slurm_step_of
 from rookery.engines.mpi_ranks import (
     LeadActors,
     LeadWorkers,
@@ -29,6 +32,7 @@ from rookery.engines.mpi_ranks import (
     follow,
     rounds_begun,
 )
+from rookery.engines.rank_guard import OTHERS_SECS
 from rookery.programs.formations import AllreduceConfig, SyncConfig, build_program
 from rookery.programs.validate import validate
 from rookery.roles.build import compute_threads, probe
@@ -39,8 +43,10 @@ from rookery.transport.mpi import World
 
 @cache
 def world() -> World:
-    """All ranks; MPI starts at the first call."""
-    return World()
+    """All ranks; MPI starts at the first call, with the library of the launcher."""
+    if openmpi_started_us() and "MPI4PY_LIBMPI" not in os.environ:
+        os.environ.setdefault("MPI4PY_MPIABI", "openmpi")
+    return World(by_srun=slurm_step_of(os.environ) is not None)
 
 
 # ---- all ranks: the same settings, or nobody starts ----------------------------------------------
@@ -117,6 +123,8 @@ def _say(ranks: World, text: str) -> None:
 
 def _fail(ranks: World, error: BaseException) -> int:
     """One line that names this rank, and the end of all."""
+    if isinstance(error, ranks.mpi.Exception):  # another is gone, and has said why, or its guard
+        time.sleep(OTHERS_SECS)
     code = error.exit_code if isinstance(error, UserError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code
     cause = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
@@ -129,6 +137,7 @@ def _fail(ranks: World, error: BaseException) -> int:
 
         traceback.print_exc()
     print(f"rookery: {ranks.name(ranks.rank)}: {cause}", file=sys.stderr, flush=True)
+    time.sleep(HEARD_SECS)
     ranks.abort(code)
     return code
 
@@ -158,7 +167,9 @@ def run(job: Job) -> Finish:
     lead = LeadWorkers if config.formation == "allreduce" else LeadActors
     with compute_threads(program.nodes[0].num_threads), Interrupt() as interrupt:
         leader = lead(job, ranks, signature)
-        session = Session(config, job.run, job.callbacks, fleet=leader.fleet)
+        session = Session(
+            config, job.run, job.callbacks, fleet=leader.fleet, policy=leader.learner.policy
+        )
         try:
             restore(job, [], leader.learner, session)
             leader.begin(job.resume.steps if job.resume else 0)

@@ -76,7 +76,7 @@ class LeadActors:
         config = job.config
         self.ranks, self.config = ranks, config
         self.num_actors, num_envs = ranks.size - 1, config.env.num_envs
-        rounds = config.algo_config.rollouts_per_update
+        rounds = config.on_policy.rollouts_per_update
         policy = build_policy(config, signature)
         self.block = RolloutBlock(
             Packed(batch_spec(config, policy, rounds * self.num_actors * num_envs)).arrays,
@@ -228,7 +228,7 @@ def follow(config: RunConfig, ranks: World) -> int:
 
 def _follow_actor(config: RunConfig, ranks: World, signature: Signature, start_steps: int) -> int:
     policy = build_policy(config, signature)
-    rounds, num_envs = config.algo_config.rollouts_per_update, config.env.num_envs
+    rounds, num_envs = config.on_policy.rollouts_per_update, config.env.num_envs
     rollouts = Packed(batch_spec(config, policy, rounds * num_envs))
     flags = np.zeros(rounds, np.int64)
     block = RolloutBlock(rollouts.arrays, flags, num_actors=1, num_envs=num_envs)

@@ -23,18 +23,20 @@ def build_together(
     replicas: Sequence[int],
     *,
     start_steps: Callable[[int], int],
+    life: int = 0,
     group: Group | None = None,
     pulse: Pulse | None = None,
+    build: Callable[..., Learner] = build_learner,
 ) -> tuple[list[Actor], Learner]:
     """The actors called ``replicas``, each from its ``start_steps``, and the learner they feed."""
     num_envs = config.env.num_envs
-    slots = len(replicas) * config.algo_config.rollouts_per_update
+    slots = len(replicas) * config.on_policy.rollouts_per_update
     spec = batch_spec(config, build_policy(config, signature), slots * num_envs)
     block = RolloutBlock(
         zeros(spec), np.zeros(slots, np.int64), num_actors=len(replicas), num_envs=num_envs
     )
     cell = ParamCell()
-    learner = build_learner(config, signature, source=BlockSource(block), params=cell, group=group)
+    learner = build(config, signature, source=BlockSource(block), params=cell, group=group)
     actors = [
         build_actor(
             config,
@@ -42,6 +44,7 @@ def build_together(
             replica,
             sink=BlockSink(block, place),
             params=cell,
+            life=life,
             start_steps=start_steps(replica),
             pulse=pulse,
         )

@@ -16,12 +16,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rookery.algos.algorithm import block_name
+from rookery.algos.algorithm import block_name, learns_off_policy
 from rookery.algos.on_policy import OnPolicyConfig
 from rookery.algos.ppo import PPOConfig
+from rookery.algos.settings import AlgorithmConfig
 from rookery.core.errors import UserError
 from rookery.envs.make import EnvConfig
-from rookery.nets.actor_critic import PolicyConfig
+from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.programs.formations import FormationConfig, SyncConfig
 from rookery.roles.evaluator import EvalConfig
@@ -67,6 +68,10 @@ class MetricsConfig:
     """Where records go: jsonl, tensorboard, wandb, mlflow, or package.module:Class."""
     info_keys: tuple[str, ...] = ()
     """Values copied from info at the end of each episode, as rollout/info_<key>_mean."""
+    histograms: bool = False
+    """Weights and gradients as histograms in TensorBoard, at each record."""
+    graph: bool = False
+    """The network as a graph in TensorBoard, once."""
 
     def __post_init__(self) -> None:
         for name in ("every_steps", "window"):
@@ -92,7 +97,7 @@ class RunConfig:
     time_limit_secs: float | None = None
     stop_at: float | None = None
     policy: PolicyConfig = field(default_factory=PolicyConfig)
-    algo_config: OnPolicyConfig = field(default_factory=PPOConfig)
+    algo_config: AlgorithmConfig = field(default_factory=PPOConfig)
     formation_config: FormationConfig = field(default_factory=SyncConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -107,22 +112,72 @@ class RunConfig:
             raise UserError(f"--time-limit: must be positive, got {self.time_limit_secs:g}")
         if self.seed < 0:
             raise UserError(f"--seed: must not be negative, got {self.seed}")
-        self._check_minibatches()
+        self._check_experience()
+        if isinstance(self.algo_config, OnPolicyConfig):
+            self._check_minibatches(self.algo_config)
+            if self.formation_config.off_policy:
+                self._check_off_policy(self.algo_config)
 
-    def _check_minibatches(self) -> None:
-        parts = getattr(self.algo_config, "num_minibatches", 1)
+    @property
+    def on_policy(self) -> OnPolicyConfig:
+        """The algorithm's settings, where it learns from rollouts."""
+        assert isinstance(self.algo_config, OnPolicyConfig)
+        return self.algo_config
+
+    def _check_experience(self) -> None:
+        """Refuse to feed an algorithm what it cannot learn from."""
+        replay = self.algo_config.experience == "replay"
+        if replay and self.formation != "replay":
+            raise UserError(
+                f"--formation {self.formation}: {self.algo} learns from replay; use --formation "
+                "replay, or --algo ppo, a2c or impala"
+            )
+        if not replay and self.formation == "replay":
+            raise UserError(
+                f"--formation replay: {self.algo} learns from rollouts as they come; use --algo "
+                "dqn, apex, r2d2, ngu or agent57, or --formation sync"
+            )
+
+    def _check_off_policy(self, algo: OnPolicyConfig) -> None:
+        """Refuse what learns wrong things from rollouts of older weights and of mixed actors."""
+        block = block_name(self.algo)
+        if not learns_off_policy(self.algo):
+            raise UserError(
+                f"--formation {self.formation}: {self.algo} learns only from what the newest "
+                "weights did, and rollouts that waited are older; use --algo impala, or "
+                "--formation sync"
+            )
+        if algo.rollouts_per_update != 1:
+            raise UserError(
+                f"{block}.rollouts_per_update: is for formations with rounds; set "
+                f"{self.formation}.rollouts_per_batch instead"
+            )
+        if algo.normalize_reward:
+            raise UserError(
+                f"{block}.normalize_reward: follows each environment's return, and a batch of "
+                f"{self.formation} has whichever came; use {block}.reward_scale, reward_min and "
+                "reward_max"
+            )
+        if getattr(self.formation_config, "threads", False) and self.engine != "inline":
+            raise UserError(
+                f"{self.formation}.threads: engine {self.engine} has a process for each actor; "
+                "use --engine inline, or leave it false"
+            )
+
+    def _check_minibatches(self, algo: OnPolicyConfig) -> None:
+        parts = getattr(algo, "num_minibatches", 1)
         columns = (
-            self.env.num_envs
-            * self.formation_config.actors_in_batch
-            * self.algo_config.rollouts_per_update
+            self.env.num_envs * self.formation_config.actors_in_batch * algo.rollouts_per_update
         )
         recurrent = self.policy.core != "none"
-        available = columns if recurrent else columns * self.algo_config.rollout_steps
+        whole = recurrent or algo.whole_envs
+        available = columns if whole else columns * algo.rollout_steps
         if parts > available:
             what = "environments (a recurrent policy is split by environments)"
+            what = what if recurrent else "environments" if whole else "samples"
             raise UserError(
                 f"{block_name(self.algo)}.num_minibatches: {parts} is more than the {available} "
-                f"{what if recurrent else 'samples'} of one batch; lower it or raise --envs"
+                f"{what} of one batch; lower it or raise --envs"
             )
 
     def to_tree(self) -> dict[str, Any]:

@@ -143,6 +143,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def replay(self) -> Path:
+        """Snapshots of the replay."""
+        return self.path / "replay"
+
+    @property
     def history(self) -> Path:
         """Weights as they were along the training."""
         return self.path / "history"

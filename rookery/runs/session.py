@@ -20,11 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rookery.core.errors import StopRun
+from rookery.nets.policy import Policy
 from rookery.roles.learner import Update
 from rookery.runs.checkpoint import CheckpointStore, State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.history import History
+from rookery.runs.inside import Inside
 from rookery.runs.metrics import EpisodeWindow, FanOut, MetricSink, cut, load_sink
 
 Record = dict[str, Any]
@@ -74,7 +76,10 @@ class Session:
         callbacks: Callbacks | None = None,
         fleet: Callable[[], Record] | None = None,
         sinks: Iterable[MetricSink] | None = None,
+        policy: Policy | None = None,
+        beside: Parts | None = None,
     ) -> None:
+        """``beside`` saves what lies outside of checkpoints, and gives what they say of it."""
         self.config = config
         self.run = run
         self.callbacks = callbacks or Callbacks()
@@ -94,6 +99,9 @@ class Session:
         self.reached_at: dict[str, float] | None = None
         self._last_log = (0, self.started)
         self._sinks = FanOut(sinks) if sinks is not None else None
+        self._policy = policy
+        self._beside = beside
+        self._inside: Inside | None = None
 
     @property
     def wall_secs(self) -> float:
@@ -108,6 +116,21 @@ class Session:
             names = self.config.metrics.sinks
             self._sinks = FanOut([load_sink(name, self.run, purge_step=purge) for name in names])
         return self._sinks
+
+    def _look_inside(self) -> None:
+        """Show the network in TensorBoard, if that was asked for."""
+        wanted = self.config.metrics
+        if self._policy is None or not (wanted.histograms or wanted.graph):
+            return
+        if self._inside is None:
+            self._inside = Inside(
+                self.run.tensorboard_dir,
+                self._policy,
+                graph=wanted.graph,
+                histograms=wanted.histograms,
+                purge_step=self.steps + 1 if self.wall_before else None,
+            )
+        self._inside.note(self.steps)
 
     def begin(self, parts: Parts) -> None:
         """Call before the first update, after :meth:`load_state`: the weights training starts from.
@@ -131,6 +154,7 @@ class Session:
         config = self.config
         if _crossed(before, self.steps, config.metrics.every_steps):
             self.write(update.metrics)
+            self._look_inside()
         if self._wants_evaluation(before):
             self._save(parts, evaluate=True)
         elif _crossed(before, self.steps, config.checkpoint.every_steps):
@@ -216,12 +240,15 @@ class Session:
         key = f"{self.config.eval.score}_mean"
         mean = summary[key]
         best = self.store.best_score()
-        if best is None or mean >= best[key]:
+        # All episodes outrank a higher mean of the first ones: only what did well played on.
+        whole = summary["episodes"] >= self.config.eval.episodes
+        rank = (best["episodes"] >= self.config.eval.episodes, best[key]) if best else None
+        if rank is None or (whole, mean) >= rank:
             self.store.mark_best(steps, {k: v for k, v in summary.items() if k not in _LONG})
         names = ("return_mean", "return_std", "length_mean", "episodes")
         values = {f"eval/{name}": summary[name] for name in names}
         self._emit({"eval/steps": steps} | values)
-        if self._confirms(mean):
+        if whole and self._confirms(mean):
             self.stop("solved", f"evaluation reached {mean:.1f}, at least {self.config.stop_at:g}")
         else:
             self.unconfirmed_at = self.steps
@@ -248,7 +275,10 @@ class Session:
             self._await_evaluation()
         if self._sinks is not None:
             self._sinks.flush()
-        self.store.save(self.steps, parts() | {"session": self._state()})
+        if self._inside is not None:
+            self._inside.flush()
+        beside = self._beside() if self._beside is not None else {}
+        self.store.save(self.steps, parts() | beside | {"session": self._state()})
         self.saved_at = self.steps
 
     def _await_evaluation(self) -> None:
@@ -274,6 +304,9 @@ class Session:
 
     def close(self) -> None:
         """Flush and close the sinks."""
+        if self._inside is not None:
+            self._inside.close()
+            self._inside = None
         if self._sinks is not None:
             self._sinks.flush()
             self._sinks.close()

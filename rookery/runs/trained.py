@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rookery.algos.algorithm import policy_class
 from rookery.cli.settings import config_from_tree
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
 from rookery.envs.make import EnvConfig
-from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.policy import Policy
 from rookery.recipes.catalog import parse_yaml
 from rookery.roles.evaluator import EvalConfig
 from rookery.roles.learner import load_weights
@@ -32,7 +33,7 @@ from rookery.zoo.catalog import find_bundle
 class Trained:
     """A policy with its weights, its environment and how it is judged."""
 
-    policy: ActorCritic
+    policy: Policy
     env: EnvConfig
     eval: EvalConfig
     steps: int
@@ -71,10 +72,13 @@ def chosen_checkpoint(path: Path, which: str | None, parts: Iterable[str]) -> Ch
     return load_checkpoint(path, which, parts)
 
 
-def policy_of(checkpoint: Checkpoint, config: RunConfig) -> ActorCritic:
+def policy_of(checkpoint: Checkpoint, config: RunConfig) -> Policy:
     """The policy whose weights a checkpoint holds."""
     weights = checkpoint.parts["weights"]
-    policy = ActorCritic(config.policy, Signature.from_json(weights.data["signature"]))
+    signature = Signature.from_json(weights.data["signature"])
+    policy: Policy = policy_class(config.algo)(
+        config.policy, signature, **config.algo_config.network_settings
+    )
     load_weights(policy, weights)
     policy.eval()
     return policy

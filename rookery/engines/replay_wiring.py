@@ -1,0 +1,150 @@
+"""What the processes of formation ``replay`` share: rings of steps, slots of batches, weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rookery.core.signature import Signature
+from rookery.core.spec import Array, ArraySpec
+from rookery.engines.replayed import build_explorer, build_replay_learner, replay_configs, told_keys
+from rookery.engines.wiring import Vitals, Wiring, prefixed, vital_specs
+from rookery.params.flat import FlatParams
+from rookery.params.shared_memory import param_specs
+from rookery.roles.build import build_policy
+from rookery.roles.explorer import Explorer
+from rookery.roles.pulse import Pulse
+from rookery.roles.replay import METRICS, step_spec
+from rookery.roles.replay_learner import ReplayLearner
+from rookery.runs.config import RunConfig
+from rookery.transport.sample_slots import SampleSlots, SlotSource, sample_slot_specs
+from rookery.transport.shared_memory import SharedArena
+from rookery.transport.step_rings import RingSink, RingSource, StepRings, step_ring_specs
+from rookery.transport.wake import Wake
+
+BATCHES_READY = 2
+"""Batches that replay keeps ready while the learner learns from another."""
+MIN_RING_SLOTS = 4
+
+
+@dataclass(slots=True)
+class ReplayWiring(Wiring):
+    """Shared memory and bells of actors, replay and a learner."""
+
+    replay_bell: Wake
+
+    @classmethod
+    def create(cls, config: RunConfig, signature: Signature) -> ReplayWiring:
+        """Allocate everything (in the driver)."""
+        arena = SharedArena.create(cls.specs(config, signature))
+        bells = [Wake.create() for _ in range(config.formation_config.num_processes)]
+        return cls(config, arena, Wake.create(), bells, Wake.create())
+
+    @classmethod
+    def attach(cls, config: RunConfig, signature: Signature, fds: dict[str, Any]) -> ReplayWiring:
+        """Find everything by the descriptors inherited (in a child)."""
+        return cls(
+            config,
+            SharedArena(fds["arena"], cls.specs(config, signature)),
+            Wake(fds["learner_bell"]),
+            [Wake(fd) for fd in fds["actor_bells"]],
+            Wake(fds["replay_bell"]),
+        )
+
+    @staticmethod
+    def specs(config: RunConfig, signature: Signature) -> dict[str, ArraySpec]:
+        """The arrays of the shared memory."""
+        formation, algo = replay_configs(config)
+        policy = build_policy(config, signature)
+        spec, width = step_spec(algo, policy), 2 + len(told_keys(config))
+        rings = step_ring_specs(
+            spec,
+            num_actors=formation.num_actors,
+            num_slots=max(2 * algo.rollout_steps, MIN_RING_SLOTS),
+            num_envs=config.env.num_envs,
+            episode_width=width,
+        )
+        slots = sample_slot_specs(
+            spec,
+            num_slots=1 + BATCHES_READY,
+            num_steps=algo.sequence.num_steps,
+            batch_size=algo.batch_size,
+            episode_width=width,
+        )
+        return {
+            **vital_specs(formation.num_actors),
+            "replay_metrics": ArraySpec((len(METRICS),), np.dtype(np.float64)),
+            **prefixed("params/", param_specs(FlatParams(policy).tensors())),
+            **prefixed("rings/", rings),
+            **prefixed("slots/", slots),
+        }
+
+    def descriptors(self) -> dict[str, Any]:
+        """What a child needs to :meth:`attach`."""
+        return Wiring.descriptors(self) | {"replay_bell": self.replay_bell.descriptor}
+
+    def pass_fds(self) -> list[int]:
+        """Descriptors that a child must inherit."""
+        return [*Wiring.pass_fds(self), self.replay_bell.descriptor]
+
+    def rings(self) -> StepRings:
+        """What actors put, and replay takes."""
+        return StepRings(self.arena.group("rings/"))
+
+    def slots(self) -> SampleSlots:
+        """What replay samples, and the learner learns from."""
+        return SampleSlots(self.arena.group("slots/"))
+
+    def build_actor(
+        self, signature: Signature, replica: int, *, life: int, start_steps: int
+    ) -> Explorer:
+        """Actor ``replica`` with its ends of the edges."""
+        return build_explorer(
+            self.config,
+            signature,
+            replica,
+            sink=self.step_sink(replica, life),
+            params=self.params(),
+            life=life,
+            start_steps=start_steps,
+            pulse=Pulse(self.acting_pulse(replica)),
+        )
+
+    def step_sink(self, replica: int, life: int) -> RingSink:
+        """Actor ``replica``'s end of its ring."""
+        _, algo = replay_configs(self.config)
+        return RingSink(
+            self.rings(),
+            replica,
+            life=life,
+            steps_each=algo.rollout_steps,
+            own=self.actor_bells[replica],
+            other=self.replay_bell,
+        )
+
+    def step_source(self) -> RingSource:
+        """Replay's end of the rings."""
+        return RingSource(self.rings(), self.config.env.num_envs, self.actor_bells)
+
+    def build_learner(self, signature: Signature) -> tuple[ReplayLearner, SlotSource]:
+        """The learner, and its end of the slots."""
+        source = SlotSource(self.slots(), own=self.learner_bell, other=self.replay_bell)
+        params = self.params()
+        return build_replay_learner(self.config, signature, source=source, params=params), source
+
+    @property
+    def replay_metrics(self) -> Array:
+        """What replay tells of itself, by :data:`METRICS`."""
+        return self.arena.arrays["replay_metrics"]
+
+    def shares(self, role: str) -> dict[str, float]:
+        """Where the time goes, and what replay tells."""
+        told = dict(zip(METRICS, self.replay_metrics.tolist(), strict=True))
+        return Vitals.shares(self, role) | told
+
+    def close(self) -> None:
+        """Let go of all descriptors."""
+        Wiring.close(self)
+        self.replay_bell.close()
