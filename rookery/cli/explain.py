@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from rookery.algos.algorithm import algorithm_names
-from rookery.cli.schema import Schema, as_flag, describe
+from rookery.cli.schema import Schema, as_flag, describe, lookup
 from rookery.programs.formations import FORMATIONS
 from rookery.runs.config import RunConfig
 
@@ -56,13 +56,12 @@ def settings_help(config: RunConfig, what: str, *, prog: str) -> str:
     lines += ["", f"Settings of {what}, each with its value here:", *_choice_lines(config)]
     section = ""
     for path, setting in schema.settings.items():
-        head, _, name = path.rpartition(".")
+        head = path.rpartition(".")[0]
         if head != section:
             section = head
-            about = (schema.sections[head].__doc__ or "").strip().splitlines()[0]
+            about = (schema.blocks[head].__doc__ or "").strip().splitlines()[0]
             lines += ["", f"{head}: {about}"]
-        value = tree[head][name] if head else tree[name]
-        lines += _setting_lines(schema, path, value, setting.about)
+        lines += _setting_lines(schema, path, lookup(tree, path), setting.about)
     return "\n".join(lines)
 
 

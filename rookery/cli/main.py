@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from rookery.cli.head_start import head_start_of
 from rookery.core.errors import UserError, near_names
 
 COMMANDS = {
@@ -22,7 +23,9 @@ COMMANDS = {
     "zoo": "list the trained agents that come with Rookery, or make such a file",
     "export": "write a policy as an ONNX or torch.export file",
     "doctor": "check this machine and what a run needs of it",
+    "autotune": "find the settings that make the most steps a second here",
     "plan": "show who does what before anything starts",
+    "import-config": "turn a configuration of MarltasCore into one of ours",
 }
 
 INTERRUPTED = 130
@@ -69,13 +72,14 @@ def _dispatch(args: list[str]) -> int:
     command, rest = args[0], args[1:]
     if command not in COMMANDS:
         raise UserError(f"unknown command '{command}'{near_names(command, COMMANDS)} (see --help)")
-    module = importlib.import_module(f"rookery.cli.{command}")
-    code: int = module.main(rest)
+    with head_start_of(command, rest):
+        module = importlib.import_module(f"rookery.cli.{command.replace('-', '_')}")
+        code: int = module.main(rest)
     return code
 
 
 def _usage() -> str:
     lines = ["usage: rookery COMMAND ...", ""]
-    lines += [f"  {name:<9} {about}" for name, about in COMMANDS.items()]
+    lines += [f"  {name:<13} {about}" for name, about in COMMANDS.items()]
     lines += ["", "rookery COMMAND --help explains a command."]
     return "\n".join(lines)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from rookery.runs.bottleneck import bottleneck
+
 if TYPE_CHECKING:
     from rookery.cli.live.view import LiveView
     from rookery.runs.checkpoint import Checkpoint
@@ -57,6 +59,7 @@ class Lines:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
+        self.bound: str | None = None
 
     def __enter__(self) -> Lines:
         return self
@@ -81,8 +84,13 @@ class Lines:
             # Whoever read this has gone; that is no reason to end a run.
             self.quiet = True
 
+    def note(self, record: dict[str, Any]) -> None:
+        """Remember what the closing lines will say."""
+        self.bound = bottleneck(record) or self.bound
+
     def record(self, record: dict[str, Any]) -> None:
         """One record as a line."""
+        self.note(record)
         if self.quiet:
             return
         head = f"{record['steps']:>12,} steps  {record['wall_secs']:8.1f} s"
@@ -95,10 +103,9 @@ class Lines:
         score, length = record.get("rollout/return_mean"), record.get("rollout/length_mean")
         shown = "-" if score is None else f"{score:.1f}"
         long = "-" if length is None else f"{length:,.1f}"
-        self.say(
-            f"{head}  return {shown:>8}  length {long:>9}  "
-            f"{record['time/env_steps_per_s']:>9,.0f} steps/s"
-        )
+        line = f"{head}  return {shown:>8}  length {long:>9}  "
+        line += f"{record['time/env_steps_per_s']:>9,.0f} steps/s"
+        self.say(f"{line}  {self.bound}" if "train/lag_mean" in record else line)
 
     def finish(self, run: Run) -> None:
         """How it ended and what to do next."""
@@ -106,7 +113,7 @@ class Lines:
         word = "Solved" if run.solved else finish.outcome.state
         self.say(
             f"{word}: {finish.outcome.reason} ({finish.steps:,} steps, {finish.updates:,} updates, "
-            f"{finish.wall_secs:.1f} s)"
+            f"{finish.wall_secs:.1f} s{f'; {self.bound}' if self.bound else ''})"
         )
         self.say(f"rookery eval {run.path}")
 

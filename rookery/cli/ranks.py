@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rookery.core.errors import UserError
 from rookery.engines.launcher import launch_of
+from rookery.engines.rank_guard import guarded
 from rookery.runs.config import RunConfig
 
 Prepare = Callable[[], RunConfig]
@@ -21,9 +22,7 @@ def run_here_or_on_ranks(prepare: Prepare, lead: Lead, *, engine: str | None) ->
     """
     launch = launch_of()
     if launch is not None and launch.size > 1 and engine in (None, "mpi"):
-        from rookery.engines.mpi import attend
-
-        return attend(prepare, lead)
+        return guarded(launch.rank, lambda: _attend(prepare, lead))
     config = prepare()
     if config.engine == "mpi":
         if launch is None:
@@ -34,3 +33,9 @@ def run_here_or_on_ranks(prepare: Prepare, lead: Lead, *, engine: str | None) ->
         print("one rank alone: engine inline", file=sys.stderr)
         config = replace(config, engine="inline")
     return lead(config)
+
+
+def _attend(prepare: Prepare, lead: Lead) -> int:
+    from rookery.engines.mpi import attend
+
+    return attend(prepare, lead)

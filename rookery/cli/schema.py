@@ -27,7 +27,7 @@ from rookery.cli.arguments import seconds
 from rookery.core.errors import UserError, near_names
 from rookery.core.schedule import LinearSchedule
 from rookery.envs.make import EnvConfig
-from rookery.nets.actor_critic import PolicyConfig
+from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.programs.formations import FORMATIONS, formation_config_class
 from rookery.recipes.catalog import Tree, parse_value
@@ -98,10 +98,21 @@ class Schema:
             )
         blocks = {self.block: config_class(algo), formation: formation_config_class(formation)}
         self.sections: dict[str, type[Any]] = {**_SECTIONS, **blocks}
+        self.blocks: dict[str, type[Any]] = {}
+        """Sections and the blocks within them, as env and env.atari."""
         self.kinds: dict[str, Any] = {name: kind for name, (kind, _, _) in _TOP.items()}
         for section, cls in self.sections.items():
-            hints = typing.get_type_hints(cls)
-            self.kinds |= {f"{section}.{f.name}": hints[f.name] for f in fields(cls)}
+            self._add_block(section, cls)
+
+    def _add_block(self, path: str, cls: type[Any]) -> None:
+        self.blocks[path] = cls
+        hints = typing.get_type_hints(cls)
+        for field in fields(cls):
+            kind, below = hints[field.name], f"{path}.{field.name}"
+            if is_dataclass(kind):
+                self._add_block(below, typing.cast(type[Any], kind))
+            else:
+                self.kinds[below] = kind
 
     @cached_property
     def short_flags(self) -> dict[str, str]:
@@ -110,6 +121,7 @@ class Schema:
             "steps": "total_steps",
             "time_limit": "time_limit_secs",
             "envs": "env.num_envs",
+            "stack_frames": "env.frame_stack",
             **self._replica_flags(),
             "gamma": f"{self.block}.gamma",
             "lr": "optimizer.lr",
@@ -189,14 +201,20 @@ class Schema:
         for key, value in tree.items():
             if key not in top:
                 raise _unknown(where, str(key), top)
-            if key not in self.sections:
-                continue
-            if not isinstance(value, Mapping):
-                raise UserError(f"{where}{key}: must be a mapping of settings, got {value!r}")
-            known = [field.name for field in fields(self.sections[key])]
-            for name in value:
-                if name not in known:
-                    raise _unknown(where, f"{key}.{name}", [f"{key}.{k}" for k in known])
+            if key in self.sections:
+                self._check_block(key, value, where)
+
+    def _check_block(self, path: str, value: Any, where: str) -> None:
+        """Refuse keys that the block at ``path`` does not have."""
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where}{path}: must be a mapping of settings, got {value!r}")
+        known = [f"{path}.{field.name}" for field in fields(self.blocks[path])]
+        for name, entry in value.items():
+            below = f"{path}.{name}"
+            if below not in known:
+                raise _unknown(where, below, known)
+            if below in self.blocks:
+                self._check_block(below, entry, where)
 
     def build(self, tree: Tree) -> RunConfig:
         """The configuration that ``tree`` describes; every value is checked."""
@@ -233,7 +251,7 @@ class Schema:
     def _check_schedules(self, tree: Tree) -> None:
         """Schedules first: jsonargparse would only say that they are no numbers."""
         for path, kind in self.kinds.items():
-            value = _lookup(tree, path)
+            value = lookup(tree, path)
             if LinearSchedule not in typing.get_args(kind) or not isinstance(value, Mapping):
                 continue
             known = [field.name for field in fields(LinearSchedule)]
@@ -248,7 +266,7 @@ class Schema:
                 LinearSchedule(**value)
             except UserError as error:
                 raise UserError(f"{path}: {error}") from error
-            except TypeError as error:
+            except (TypeError, ValueError) as error:
                 raise UserError(f"{path}: a schedule is made of numbers, got {value!r}") from error
 
     def _explain(self, message: str, tree: Tree) -> str:
@@ -259,7 +277,7 @@ class Schema:
             path = path.rpartition(".")[0]
         if not path:
             return " ".join(message.split())
-        kind, value = self.kinds[path], _lookup(tree, path)
+        kind, value = self.kinds[path], lookup(tree, path)
         hint = near_names(value, _literals(kind)) if isinstance(value, str) else ""
         return f"{self._label(path)}: must be {describe(kind)}, got {value!r}{hint}"
 
@@ -324,7 +342,8 @@ def _instantiate(parser: ArgumentParser) -> Callable[[Any], Any]:
     return method
 
 
-def _lookup(tree: Mapping[str, Any], path: str) -> Any:
+def lookup(tree: Mapping[str, Any], path: str) -> Any:
+    """The value at ``path``, None where there is none."""
     value: Any = tree
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -10,9 +10,7 @@ import signal
 import sys
 
 from rookery.engines.child import die_with_parent
-
-HELD = frozenset({signal.SIGINT, signal.SIGTERM})
-"""Signals that are blocked when this process starts."""
+from rookery.engines.interrupt import ENDING
 
 INTERRUPTED = 130
 
@@ -25,7 +23,7 @@ def main() -> int:
     try:
         from rookery.cli.main import main as rookery
 
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         return rookery(words)
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from rookery.algos.algorithm import usual_formation
 from rookery.cli.schema import CHOICES, Schema, as_flag, drop_other_blocks
 from rookery.core.errors import UserError, near_names
 from rookery.envs.make import register_callable
@@ -32,6 +33,13 @@ def settings_from_flags(what: str | None, flags: Mapping[str, str]) -> RunConfig
     over = load_config_file(Path(file)) if file is not None else {}
     tree, schema = _base(_named_tree(what), over, given, f"--config {file}: ")
     return schema.build(_with_flags(schema, tree, given))
+
+
+def tree_of_flags(config: RunConfig, flags: Mapping[str, str]) -> Tree:
+    """``flags``, which led to ``config``, as they are written in a file for ``--config``."""
+    schema = Schema(config.algo, config.formation)
+    chosen = {name: getattr(config, name) for name in CHOICES if name in flags}
+    return chosen | _with_flags(schema, {}, flags)
 
 
 def settings_from_python(what: str | Callable[..., Any], given: Mapping[str, Any]) -> RunConfig:
@@ -85,7 +93,10 @@ def _is_recipe(what: str) -> bool:
 def _base(tree: Tree, over: Tree, chosen: Mapping[str, Any], where: str) -> tuple[Tree, Schema]:
     """Recipe, its block for the formation, and ``over``; and the settings that this allows."""
     sources = (chosen, over, tree)
-    formation = next((str(s["formation"]) for s in sources if s.get("formation")), "sync")
+    formation = next((str(s["formation"]) for s in sources if s.get("formation")), "")
+    if not formation:
+        algo = next((str(s["algo"]) for s in sources if s.get("algo")), "ppo")
+        formation = usual_formation(algo)
     over = resolve_recipe(over, formation)
     merged = lay_over(resolve_recipe(tree, formation), over) | {"formation": formation}
     algo = str(chosen.get("algo") or merged.get("algo") or "ppo")

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from rookery.cli.seed_process import HELD
-from rookery.engines.interrupt import Interrupt
+from rookery.engines.interrupt import Interrupt, held
 
 _LOOK_SECS = 0.2
 """How often processes are looked at when none of them says anything."""
@@ -59,7 +58,7 @@ class Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.log.open("ab")
         module = "rookery.cli.seed_process"
-        with _held():  # inherited: the child lets signals in when it can deal with them
+        with held():  # inherited: the child lets signals in when it can deal with them
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(os.getpid()), *self.words],
                 stdin=subprocess.DEVNULL,
@@ -136,7 +135,7 @@ def run_all(
                         running.remove(child)
                         child.close()
         finally:
-            with _held():
+            with held():
                 for child in running:
                     child.close()
     return signal.Signals(interrupt.signal) if interrupt.signal is not None else None
@@ -148,16 +147,6 @@ def _wait_for_output(running: Sequence[Child]) -> None:
         for child in running:
             selector.register(child.output, selectors.EVENT_READ)
         selector.select(_LOOK_SECS)
-
-
-@contextlib.contextmanager
-def _held() -> Iterator[None]:
-    """Hold signals back within the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _read(descriptor: int) -> bytes:

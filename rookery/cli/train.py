@@ -51,6 +51,7 @@ def main(argv: list[str]) -> int:
                 init_from=start,
                 callbacks=Callbacks(on_record=[display.record]),
                 announce=display.begin,
+                say=display.say,
             )
             display.finish(done)
         return exit_code(done)

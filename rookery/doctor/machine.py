@@ -59,13 +59,8 @@ def memory(
 ) -> Iterator[Finding]:
     """What is free, within the limit of a container."""
     cgroup = cgroup or Cgroup()
-    rows = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    free = int(rows["MemAvailable"].split()[0]) * 1024
-    total = int(rows["MemTotal"].split()[0]) * 1024
+    free, total = free_memory(cgroup, meminfo)
     limit = cgroup.memory_bytes()
-    if limit is not None and limit < total:
-        total = limit
-        free = min(free, limit - (cgroup.memory_used_bytes() or 0))
     limited = " (limited by its control group)" if limit == total else ""
     text = f"{size(max(free, 0))} free of {size(total)}{limited}"
     processes = sum(node.replicas for node in wanted.nodes) + 1 if wanted.engine != "inline" else 1
@@ -80,6 +75,20 @@ def memory(
         yield warning("memory", text, "end other programs or raise the limit", **data)
     else:
         yield ok("memory", text, **data)
+
+
+def free_memory(
+    cgroup: Cgroup | None = None, meminfo: Path = Path("/proc/meminfo")
+) -> tuple[int, int]:
+    """Bytes that are free, and all there are, within the limit of a container."""
+    cgroup = cgroup or Cgroup()
+    rows = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    free = int(rows["MemAvailable"].split()[0]) * 1024
+    total = int(rows["MemTotal"].split()[0]) * 1024
+    limit = cgroup.memory_bytes()
+    if limit is not None and limit < total:
+        return min(free, limit - (cgroup.memory_used_bytes() or 0)), limit
+    return free, total
 
 
 def system(wanted: Wanted) -> Iterator[Finding]:

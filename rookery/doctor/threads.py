@@ -36,7 +36,8 @@ def _roles(wanted: Wanted, cores: int) -> Finding:
     if wanted.engine == "inline":
         text = f"one process takes turns, with {learner} for {cores} cores"
         if learner > cores:
-            return warning("threads", text, f"sync.learner_threads={cores}", **data)
+            block = wanted.config.formation
+            return warning("threads", text, f"{block}.learner_threads={cores}", **data)
         return ok("threads", text, **data)
     crowded = [name for name, (replicas, threads) in each.items() if replicas * threads > cores]
     total = sum(replicas * threads for replicas, threads in each.values())

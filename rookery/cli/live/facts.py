@@ -84,7 +84,7 @@ def _score(score: Score | None, glyphs: Glyphs) -> Line:
 
 def _roles(story: Story, glyphs: Glyphs) -> list[Fact]:
     facts = [Fact(f"{role} waits", _gauge(x, glyphs), 5) for role, x in story.waiting.items()]
-    lag = story.value("time/policy_lag")
+    lag = story.value("train/lag_mean")
     if lag is not None:
         facts.append(Fact("policy lag", [(number(lag), "value")], 5))
     if story.restarts:

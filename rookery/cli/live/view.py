@@ -62,6 +62,10 @@ class LiveView:
     def __enter__(self) -> LiveView:
         return self
 
+    def say(self, text: str) -> None:
+        """One line, before the view is there."""
+        self.lines.say(text)
+
     def begin(self, run: RunDirectory) -> None:
         """A new run."""
         self._start(Story(self.config, run.path, time.monotonic()))
@@ -84,6 +88,7 @@ class LiveView:
 
     def record(self, record: Record) -> None:
         """Hand over a record."""
+        self.lines.note(record)
         if self._show is None or self._show.failed:
             self.lines.record(record)
         else:

@@ -1,0 +1,123 @@
+"""``rookery autotune RECIPE [--secs S] [--out FILE] [settings]``: the fastest settings here."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rookery.cli.arguments import HELP, seconds, split_words
+from rookery.cli.outfile import check_out
+from rookery.cli.settings import settings_from_flags, tree_of_flags
+from rookery.core.errors import UserError
+from rookery.doctor.machine import usable_cores
+
+if TYPE_CHECKING:
+    from rookery.runs.config import RunConfig
+    from rookery.tune.rates import Rates
+    from rookery.tune.search import Choice, Flags, Settings
+
+PROG = "rookery autotune"
+USAGE = """\
+usage: rookery autotune RECIPE|ENV_ID|module:factory [--secs S] [--out FILE] [--force]
+                        [--json] [settings]
+
+Measures environment, acting and learning alone, then trains for a few seconds with each of several
+formations, numbers of actors and environments, threads and minibatches. Prints what it found and
+writes the best to FILE, for `rookery train RECIPE --config FILE`.
+
+  --secs S     seconds of each trial (10)
+  --out FILE   where the settings go (autotune-RECIPE.yaml)
+  --force      replace FILE
+  --json       pure JSON on standard output
+Settings are those of `rookery train`; what you give stays as you gave it."""
+DEFAULT_SECS = "10"
+"""Of each trial; the parts alone get a tenth."""
+
+
+def main(argv: list[str]) -> int:
+    """Search, print and save."""
+    words = split_words(argv, {"json", "force"})
+    if HELP in words.switches:
+        print(USAGE)
+        return 0
+    what = words.one_name(PROG)
+    secs = seconds(words.take("secs") or DEFAULT_SECS)
+    if secs <= 0:
+        raise UserError(f"--secs: must be positive, got {secs:g}")
+    out = Path(words.take("out") or f"autotune-{_plain(what or 'settings')}.yaml")
+    check_out(out, [".yaml"], force="force" in words.switches)
+
+    def settings(flags: Flags) -> RunConfig:
+        return settings_from_flags(what, flags | words.flags)
+
+    return _tune(settings, secs, out, as_json="json" in words.switches)
+
+
+def _tune(settings: Settings, secs: float, out: Path, *, as_json: bool) -> int:
+    from rookery.roles.build import probe
+    from rookery.tune.rates import measure
+    from rookery.tune.search import search
+    from rookery.tune.trial import run_trial
+
+    config = settings({})
+    rates = measure(config, probe(config), secs / 10)
+    _say(
+        f"on one core: environment {rates.env:,.0f} steps/s, acting {rates.acting:,.0f}, "
+        f"learning {rates.learning:,.0f}, all in turn {rates.one_core:,.0f}"
+    )
+    cores = usable_cores()[0]
+    tried: list[Choice] = []
+
+    def tell(choice: Choice) -> None:
+        tried.append(choice)
+        _say(f"{choice.trial.steps_per_s:>9,.0f} steps/s  {choice.name}  {choice.trial.remark}")
+
+    best = search(settings, lambda config: run_trial(config, secs), cores, tell)
+    if not best.trial.steps_per_s:
+        raise UserError(f"no trial made steps: {best.trial.remark}; try a longer --secs")
+    out.write_text(_file(settings(best.flags), best), "utf-8")
+    _say(
+        f"best: {best.name}, {best.trial.steps_per_s:,.0f} steps/s, {_ceiling(rates, cores, best)}"
+    )
+    _say(f"rookery train {config.recipe} --config {out}")
+    if as_json:
+        print(json.dumps(_json(rates, tried, best, out)))
+    return 0
+
+
+def _ceiling(rates: Rates, cores: int, best: Choice) -> str:
+    share = best.trial.steps_per_s / (cores * rates.one_core)
+    return f"{share:.0%} of what {cores} cores could do at most".replace("%", " %")
+
+
+def _file(config: RunConfig, best: Choice) -> str:
+    head = f"# {best.trial.steps_per_s:,.0f} steps/s, found by `rookery autotune`.\n"
+    tree = tree_of_flags(config, best.flags)
+    return head + (yaml.safe_dump(tree, sort_keys=False) if tree else "{}\n")
+
+
+def _json(rates: Rates, tried: list[Choice], best: Choice, out: Path) -> dict[str, Any]:
+    def row(choice: Choice) -> dict[str, Any]:
+        return {"flags": choice.flags, **asdict(choice.trial)}
+
+    return {
+        "rates": asdict(rates),
+        "trials": [row(choice) for choice in tried],
+        "best": row(best),
+        "file": str(out),
+    }
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _plain(name: str) -> str:
+    """A name for a file: letters, digits and dashes."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()
