@@ -3,6 +3,7 @@
 Precedence: recipe < its block for the chosen formation < ``--config`` < flags. A recipe may hold::
 
     about: one line for `rookery recipes`
+    base: atari                           # what it is laid over: bases/atari.yaml
     formations:
       async: {optimizer: {lr: 1e-4}}      # laid over the rest by --formation async
 """
@@ -34,8 +35,14 @@ def load_recipe(name: str) -> Tree:
         raise UserError(
             f"unknown recipe '{name}'{near_names(name, recipe_names())} (see `rookery recipes`)"
         )
-    text = resources.files("rookery.recipes").joinpath(f"{name}.yaml").read_text("utf-8")
-    return parse_yaml(text, f"recipe {name}")
+    tree = _read(f"{name}.yaml")
+    base = tree.pop("base", None)
+    return tree if base is None else lay_over(_read(f"bases/{base}.yaml"), tree)
+
+
+def _read(file: str) -> Tree:
+    text = resources.files("rookery.recipes").joinpath(file).read_text("utf-8")
+    return parse_yaml(text, f"recipe {file}")
 
 
 def load_config_file(path: Path) -> Tree:

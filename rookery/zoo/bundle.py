@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,16 +35,13 @@ from rookery.runs.tensorfile import (
 if TYPE_CHECKING:  # torch takes a second to import; listing bundles must not wait for it
     from rookery.core.signature import Signature
     from rookery.envs.make import EnvConfig
-    from rookery.nets.actor_critic import ActorCritic
+    from rookery.nets.policy import Policy
     from rookery.roles.evaluator import EvalConfig
 
 Config = TypeVar("Config")
 
 SUFFIX = ".safetensors"
 FORMAT, VERSION = "rookery-bundle", 1
-NETWORK = "actor-critic"
-"""The kind of network, so that others can be told apart."""
-
 _INFO, _SUM = "rookery", "sha256"
 """Names in the metadata of the file."""
 _NO_SUM = "0" * 64
@@ -58,15 +56,18 @@ class Bundle:
     """See docs/zoo.md."""
     arrays: SavedArrays
 
-    def policy(self) -> ActorCritic:
+    def policy(self) -> Policy:
         """The policy with its weights."""
-        from rookery.nets.actor_critic import ActorCritic, PolicyConfig
+        from rookery.nets.networks import network_class
+        from rookery.nets.policy import PolicyConfig
         from rookery.roles.learner import load_weights
         from rookery.runs.checkpoint import State
 
-        if self.info["network"] != NETWORK:
+        network = network_class(self.info["network"])
+        if network is None:
             raise self._too_new(f"a network of the kind '{self.info['network']}'")
-        policy = ActorCritic(self._config(PolicyConfig, "policy"), self.signature())
+        settings = self.info.get("network_settings", {})
+        policy = network(self._config(PolicyConfig, "policy"), self.signature(), **settings)
         try:
             load_weights(policy, State(self.arrays))
         except UserError as error:
@@ -93,14 +94,19 @@ class Bundle:
         return self._config(EvalConfig, "eval")
 
     def _config(self, cls: type[Config], section: str) -> Config:
+        return self._built(cls, section, self.info[section])
+
+    def _built(self, cls: type[Config], section: str, data: Mapping[str, Any]) -> Config:
         """Settings that later versions added take their defaults; none may be left unheeded."""
         known = {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]
-        given: dict[str, Any] = dict(self.info[section])
-        for name, value in given.items():
+        given: dict[str, Any] = dict(data)
+        for name, value in data.items():
             if name not in known:
                 raise self._too_new(f"the setting {section}.{name}")
             if isinstance(known[name], tuple):  # JSON has only lists
                 given[name] = tuple(value)
+            elif is_dataclass(known[name]):
+                given[name] = self._built(type(known[name]), f"{section}.{name}", value)
         return cls(**given)
 
     def _too_new(self, what: str) -> UserError:

@@ -16,14 +16,13 @@ from typing import Any
 
 from rookery.core.errors import UserError
 from rookery.core.spec import ArraySpec
-from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.policy import Policy
 from rookery.roles.build import compute_threads
 from rookery.roles.evaluator import EvalConfig, Evaluation, evaluate, mean_and_interval
 from rookery.runs.checkpoint import Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.tensorfile import SavedArrays
 from rookery.runs.trained import chosen_checkpoint, load_config, policy_of, run_of
-from rookery.zoo.bundle import NETWORK
 from rookery.zoo.catalog import check_name, find_bundle
 
 SEED = 0
@@ -64,12 +63,13 @@ def pack(run: Path, *, name: str, episodes: int = 100, checkpoint: str | None = 
 
 
 def _info(
-    name: str, config: RunConfig, policy: ActorCritic, found: Checkpoint, result: Evaluation
+    name: str, config: RunConfig, policy: Policy, found: Checkpoint, result: Evaluation
 ) -> dict[str, Any]:
     settings = config.to_tree()
     return {
         "name": name,
-        "network": NETWORK,
+        "network": policy.kind,
+        **({"network_settings": policy.settings} if policy.settings else {}),
         "policy": settings["policy"],
         "signature": policy.signature.to_json(),
         "state": {leaf: _array(spec) for leaf, spec in policy.state_spec.items()},

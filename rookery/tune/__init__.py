@@ -1,0 +1,1 @@
+"""Which settings make the most steps a second on this machine."""

@@ -1,0 +1,125 @@
+"""How fast each part of a run is alone, on one core: environment, acting, learning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rookery.core.action import to_env_units
+from rookery.core.records import Rollout
+from rookery.core.seeding import stream
+from rookery.core.signature import Signature
+from rookery.core.spec import Array, Arrays, zeros
+from rookery.core.tensors import Tensors
+from rookery.envs.make import make_vector
+from rookery.nets.policy import Policy
+from rookery.roles.build import batch_spec, build_learner, build_policy, compute_threads
+from rookery.runs.config import RunConfig
+from rookery.transport.memory import BlockSource, ParamCell, RolloutBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Environment steps a second that each part could do on one core, if it had nothing to wait
+    for."""
+
+    env: float
+    acting: float
+    learning: float
+
+    @property
+    def one_core(self) -> float:
+        """What one core can do that does all three in turn."""
+        return 1.0 / (1.0 / self.env + 1.0 / self.acting + 1.0 / self.learning)
+
+
+def measure(config: RunConfig, signature: Signature, secs: float) -> Rates:
+    """Each part for about ``secs`` seconds."""
+    with compute_threads(1):
+        policy = build_policy(config, signature)
+        obs, env = _env_rate(config, policy, secs)
+        return Rates(
+            env=env,
+            acting=_acting_rate(config, policy, obs, secs),
+            learning=_learning_rate(config, signature, obs, secs),
+        )
+
+
+def _per_second(work: Callable[[], None], units: int, secs: float) -> float:
+    """Units of work a second, after a first time that does not count."""
+    work()
+    begun, times = time.perf_counter(), 0
+    while (spent := time.perf_counter() - begun) < secs or not times:
+        work()
+        times += 1
+    return units * times / spent
+
+
+def _env_rate(config: RunConfig, policy: Policy, secs: float) -> tuple[Arrays, float]:
+    """The last observations, and steps a second with actions drawn as an untrained policy does."""
+    envs = make_vector(config.env, run_seed=config.seed)
+    rng, count = stream(config.seed, "tune"), envs.num_envs
+    seen: dict[str, Arrays] = {"obs": envs.reset()}
+    drawn = [_action(policy, seen["obs"], rng) for _ in range(8)]
+    turn = iter(range(10**9))
+
+    def step() -> None:
+        actions = drawn[next(turn) % len(drawn)]
+        seen["obs"] = envs.step(to_env_units(envs.action_leaf, actions)).obs
+
+    try:
+        rate = _per_second(step, count, secs)
+        return {name: leaf.copy() for name, leaf in seen["obs"].items()}, rate
+    finally:
+        envs.close()
+
+
+@torch.inference_mode()
+def _action(policy: Policy, obs: Arrays, rng: np.random.Generator) -> Array:
+    count = len(next(iter(obs.values())))
+    out, _ = policy.step(
+        _tensors(policy, obs),
+        policy.initial_state(count),
+        torch.ones(count, dtype=torch.bool, device=policy.device),
+        rng,
+    )
+    action: Array = out.action.cpu().numpy()
+    return action
+
+
+def _acting_rate(config: RunConfig, policy: Policy, obs: Arrays, secs: float) -> float:
+    rng = stream(config.seed, "tune")
+    return _per_second(lambda: _discard(_action(policy, obs, rng)), config.env.num_envs, secs)
+
+
+def _learning_rate(config: RunConfig, signature: Signature, obs: Arrays, secs: float) -> float:
+    """Environment steps learned from a second: every epoch of every minibatch."""
+    policy, count = build_policy(config, signature), config.env.num_envs
+    block = RolloutBlock(
+        zeros(batch_spec(config, policy, count)), np.ones(1, np.int64), num_actors=1, num_envs=count
+    )
+    _fill(block.batch, obs)
+    learner = build_learner(config, signature, source=BlockSource(block), params=ParamCell())
+    rows = config.algo_config.rollout_steps * count
+    return _per_second(lambda: _discard(learner.step()), rows, secs)
+
+
+def _fill(rollout: Rollout, obs: Arrays) -> None:
+    """A rollout as plain as possible: what was seen last, again and again."""
+    for name, leaf in obs.items():
+        rollout.obs[name][:] = leaf
+    rollout.mask.fill(True)
+    rollout.log_prob.fill(-1.0)
+    rollout.reward[:] = np.linspace(-1.0, 1.0, rollout.reward.size).reshape(rollout.reward.shape)
+
+
+def _tensors(policy: Policy, arrays: Arrays) -> Tensors:
+    return {name: torch.from_numpy(array).to(policy.device) for name, array in arrays.items()}
+
+
+def _discard(_: object) -> None:
+    """For the time it took."""

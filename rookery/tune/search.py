@@ -1,0 +1,109 @@
+"""The search: one kind of setting after the other, each beginning with the best so far.
+
+::
+
+    best = search(settings, run_trial, cores, tell)
+    best.flags          # what to change, as flags of `rookery train`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+
+from rookery.core.errors import UserError
+from rookery.runs.config import RunConfig
+from rookery.tune.trial import Trial
+
+Flags = dict[str, str]
+Settings = Callable[[Flags], RunConfig]
+"""The configuration with some flags more; raises :class:`UserError` where they do not fit."""
+
+GAIN = 1.03
+"""Rates waver: what is not this much faster changes nothing."""
+MOST_ENVS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Settings, as flags, and what they gave."""
+
+    flags: Flags
+    trial: Trial
+
+    @property
+    def name(self) -> str:
+        """The flags as they are typed."""
+        typed = (f"--{key.replace('_', '-')} {value}" for key, value in self.flags.items())
+        return " ".join(typed) or "as it is"
+
+
+def search(
+    settings: Settings,
+    run: Callable[[RunConfig], Trial],
+    cores: int,
+    tell: Callable[[Choice], None],
+) -> Choice:
+    """The fastest settings found."""
+
+    seen: list[RunConfig] = []
+
+    def attempt(flags: Flags) -> Choice | None:
+        try:
+            config = settings(flags)
+        except UserError:
+            return None  # this recipe cannot be trained so
+        if config in seen:
+            return None
+        seen.append(config)
+        choice = Choice(flags, run(config))
+        tell(choice)
+        return choice
+
+    settings({})  # what cannot be trained at all is refused here
+    best = attempt({})
+    assert best is not None
+    for stage in (_formations, _environments, _threads, _batches):
+        for more in list(stage(settings(best.flags), cores)):
+            choice = attempt(best.flags | more)
+            if choice is not None and choice.trial.steps_per_s > GAIN * best.trial.steps_per_s:
+                best = choice
+    return best
+
+
+def _formations(config: RunConfig, cores: int) -> Iterator[Flags]:
+    """Every formation that fits this machine."""
+    yield {"formation": "sync", "engine": "inline"}
+    yield {"formation": "sync", "engine": "local", "actors": str(cores)}
+    yield {"formation": "allreduce", "engine": "local", "workers": str(cores)}
+    yield {"formation": "hogwild", "engine": "local", "workers": str(cores)}
+    for actors in sorted({max(cores - 1, 1), cores}):
+        yield {"formation": "async", "engine": "local", "actors": str(actors)}
+
+
+def _environments(config: RunConfig, cores: int) -> Iterator[Flags]:
+    """Fewer and more environments for each that acts."""
+    count = config.env.num_envs
+    for number in (count // 2, count * 2, count * 4):
+        if 1 <= number <= MOST_ENVS:
+            yield {"envs": str(number)}
+
+
+def _threads(config: RunConfig, cores: int) -> Iterator[Flags]:
+    """More compute threads for those that learn, as far as there are cores."""
+    formation = config.formation
+    known = {field.name for field in fields(config.formation_config)}
+    for name in ("learner_threads", "worker_threads"):
+        if name in known:
+            for threads in range(2, cores + 1):
+                yield {f"{formation}.{name}": str(threads)}
+
+
+def _batches(config: RunConfig, cores: int) -> Iterator[Flags]:
+    """Larger and smaller minibatches; they change what is learned, too."""
+    parts = getattr(config.algo_config, "num_minibatches", None)
+    if parts is None:
+        return
+    for number in (parts // 2, parts * 2):
+        if number >= 1:
+            yield {f"{config.algo}.num_minibatches": str(number)}
