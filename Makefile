@@ -7,17 +7,19 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Extras that `make test` needs, and the ones that `make demo` brings.
 DEMO_EXTRAS := mpi
-TEST_EXTRAS := dev,mpi,export,wandb,mlflow,docs
+TEST_EXTRAS := dev,mpi,envpool,minatar,minigrid,export,wandb,mlflow,docs
 STAMP := $(VENV)/.installed
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 TEST_STAMP := $(VENV)/.installed-test
-# What others offer, for comparison, in an environment of its own.
-PEERS_VENV := .venv-peers
-PEERS_STAMP := $(PEERS_VENV)/.installed
+# What others offer, for comparison, in environments of their own: .venv-NAME of benchmarks/NAME.txt.
+PEERS_STAMP := .venv-peers/.installed
+ALL_PEERS_STAMPS := $(PEERS_STAMP) .venv-peers-sf/.installed .venv-peers-rllib/.installed
+# Flags of benchmarks/atari.py, such as "--secs 60 --repeats 3 --only Rookery".
+BENCH_FLAGS ?=
 
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test test-fast test-long lint format bench docs pictures system-deps clean
+.PHONY: demo test test-fast test-long lint format bench bench-atari docs pictures system-deps clean
 
 demo: $(STAMP)
 	$(BIN)/rookery train cartpole --run $(DEMO)
@@ -26,7 +28,7 @@ demo: $(STAMP)
 	$(BIN)/rookery record $(DEMO) --out $(DEMO)/demo.mp4 --max-steps 300
 
 test: $(TEST_STAMP) lint
-	$(BIN)/python -m pytest -m "not long" -n 2
+	$(BIN)/python -m pytest -m "not long" -n 2 --durations 25
 
 test-fast: $(TEST_STAMP)
 	$(BIN)/python -m pytest -m "not slow and not long" -n 2
@@ -46,6 +48,11 @@ format: $(TEST_STAMP)
 bench: $(STAMP) $(PEERS_STAMP)
 	$(BIN)/python benchmarks/run.py
 
+# A peer that cannot be installed is told in the table; the others are measured.
+bench-atari: $(STAMP)
+	-$(MAKE) --keep-going $(ALL_PEERS_STAMPS)
+	$(BIN)/python benchmarks/atari.py $(BENCH_FLAGS)
+
 # The documentation as a site in build/site; a broken link is an error.
 docs: $(TEST_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -55,9 +62,17 @@ docs: $(TEST_STAMP)
 pictures: $(STAMP)
 	for script in live_view curves agents; do $(BIN)/python docs/make/$$script.py || exit 1; done
 
-# Debian packages that some tests need; none yet.
+# Debian packages that some tests need: a real Slurm, and networks of their own.
+SYSTEM_PACKAGES := slurm-wlm munge iproute2
+
 system-deps:
-	@true
+	@missing=$$(for package in $(SYSTEM_PACKAGES); do \
+	  dpkg-query -Wf '$${Status}' $$package 2>/dev/null | grep -q ' installed$$' || echo $$package; done); \
+	[ -n "$$missing" ] || exit 0; \
+	[ "$$(id -u)" = 0 ] && sudo= || sudo=sudo; \
+	{ $$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends $$missing >/dev/null; } || \
+	  { echo "make system-deps could not use apt-get (as root, or with sudo); install by hand:" $$missing; exit 1; }
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -72,10 +87,10 @@ $(TEST_STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install -e ".[$(TEST_EXTRAS)]"
 	@touch $(STAMP) $@
 
-$(PEERS_STAMP): benchmarks/peers.txt
-	$(PYTHON) -m venv $(PEERS_VENV)
-	PIP_CONSTRAINT= $(PEERS_VENV)/bin/python -m pip --disable-pip-version-check -q install -r benchmarks/peers.txt
+.venv-%/.installed: benchmarks/%.txt
+	$(PYTHON) -m venv .venv-$*
+	PIP_CONSTRAINT= .venv-$*/bin/python -m pip --disable-pip-version-check -q install -r $<
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS_VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info
+	rm -rf $(VENV) $(dir $(ALL_PEERS_STAMPS)) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

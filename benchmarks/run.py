@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("cartpole.py", "local_speed.py", "snake_speed.py", "live_view.py")
+SCRIPTS = ("cartpole.py", "local_speed.py", "snake_speed.py", "live_view.py", "start_up.py")
 
 
 def main() -> None:

@@ -1,0 +1,73 @@
+"""BipedalWalker-v3, PPO at like work: steps/s of ours and of Stable-Baselines3, interleaved.
+
+    python benchmarks/bipedal.py [--secs 60] [--repeats 3]
+
+All train two 64x64 tanh networks with 4 epochs and minibatches of 1,024 on batches of 64 x 128
+steps. Ours: `rookery train bipedal`, two workers, with envpool and with gymnasium's environments.
+Stable-Baselines3: one process, its SubprocVecEnv of two and its DummyVecEnv, whichever is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PEERS = HERE.parent / ".venv-peers" / "bin" / "python"
+OURS = {"Rookery, envpool": "envpool", "Rookery, gymnasium": "serial"}
+THEIRS = {
+    "Stable-Baselines3, DummyVecEnv": "dummy",
+    "Stable-Baselines3, SubprocVecEnv": "subproc",
+}
+
+
+def ours(backend: str, secs: float) -> float:
+    """Steps/s between the first and the last record: start-up is not training."""
+    with tempfile.TemporaryDirectory() as root:
+        run = Path(root) / "run"
+        subprocess.run(
+            [
+                sys.executable, "-m", "rookery", "train", "bipedal", "--env.backend", backend,
+                "--time-limit", str(secs), "--eval.every_steps", "none", "--eval.episodes", "0",
+                "--stop-at", "none", "--log-every", "8192", "--run", str(run), "--quiet",
+            ],
+            check=True,
+        )  # fmt: skip
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    return float((last["steps"] - first["steps"]) / (last["wall_secs"] - first["wall_secs"]))
+
+
+def theirs(kind: str, secs: float) -> float:
+    words = [str(PEERS), str(HERE / "bipedal_sb3.py"), kind, str(secs)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout.splitlines()[-1])["steps_per_s"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--secs", type=float, default=60.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    rates: dict[str, list[float]] = {name: [] for name in (*OURS, *THEIRS)}
+    for _ in range(args.repeats):
+        for name, backend in OURS.items():
+            rates[name].append(ours(backend, args.secs))
+        for name, kind in THEIRS.items():
+            rates[name].append(theirs(kind, args.secs))
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    best = max(medians[name] for name in THEIRS)
+    print("| system | env steps/s (median) | runs | against the best of Stable-Baselines3 |")
+    print("|---|---|---|---|")
+    for name, values in rates.items():
+        runs = ", ".join(f"{value:,.0f}" for value in values)
+        print(f"| {name} | {medians[name]:,.0f} | {runs} | {medians[name] / best:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""What recipes of formation ``replay`` take in memory, told before they are run.
+
+::
+
+    python benchmarks/recipe_memory.py ngu-montezuma agent57-montezuma
+"""
+
+from __future__ import annotations
+
+import sys
+
+from rookery.algos.ngu import NGUConfig
+from rookery.cli.settings import settings_from_flags
+from rookery.engines.replayed import replay_configs
+from rookery.replay.memory import estimate_bytes
+from rookery.roles.build import build_policy, probe
+from rookery.roles.replay import step_spec, table_config
+
+COPIES = 6
+"""Of the weights: online, target, gradient, two moments of Adam, and an actor's."""
+
+
+def main(names: list[str]) -> None:
+    """Print a line for each recipe."""
+    print("| recipe | parameters | replay, at most | weights | memories of episodes |")
+    print("|---|---|---|---|---|")
+    for name in names:
+        config = settings_from_flags(name, {})
+        formation, algo = replay_configs(config)
+        policy = build_policy(config, probe(config))
+        num = sum(parameter.numel() for parameter in policy.parameters())
+        streams = config.env.num_envs * formation.num_actors
+        table = estimate_bytes(table_config(algo, streams), step_spec(algo, policy))
+        episodes = 0
+        if isinstance(algo, NGUConfig) and algo.novelty.episodic:
+            episodes = streams * algo.novelty.capacity * algo.novelty.embedding_features * 4
+        sizes = (table, COPIES * 4 * num, episodes)
+        row = " | ".join(f"{size / 1e9:.2f} GB" for size in sizes)
+        print(f"| `{name}` | {num / 1e6:.1f} million | {row} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
