@@ -11,7 +11,8 @@ import torch
 from rookery.core.records import Rollout, rollout_spec
 from rookery.core.signature import Signature
 from rookery.core.spec import Array, ArraySpec, LeafSpec, zeros
-from rookery.nets.actor_critic import ActorCritic, PolicyConfig
+from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.policy import PolicyConfig
 
 FLOAT = np.dtype(np.float32)
 DISCRETE = LeafSpec("discrete", (), np.dtype(np.int64), (4,))

@@ -225,6 +225,11 @@ def vector_or_single(num_envs: int | None = None, longest: int = 9, mode: str = 
     )
 
 
+def other_spaces(num_envs: int | None = None) -> Any:
+    """A factory whose vector has other spaces than its single environment."""
+    return RandomEnv() if num_envs is None else LimitedVector(num_envs)
+
+
 def not_an_env() -> Any:
     """A factory that returns something else."""
     return object()

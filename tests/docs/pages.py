@@ -40,7 +40,7 @@ def blocks(*languages: str) -> list[Block]:
 
 
 def write_files(directory: Path) -> None:
-    """Write every file that a page names in the first line of a block."""
-    for block in blocks("python", "yaml"):
+    """Write every file that a page names in the first line of a block; yml: of another program."""
+    for block in blocks("python", "yaml", "yml"):
         if name := FILE_NAME.match(block.text):
             (directory / name[1]).write_text(block.text, "utf-8")

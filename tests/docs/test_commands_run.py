@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rookery.cli.main import main
+from rookery.recipes.catalog import load_config_file, load_recipe, recipe_names
 from tests.docs.pages import A_RUN, FENCE, PAGES, ROOT, SHELL, write_files
 
 TRAIN = {"steps": "600", "envs": "4", "log-every": "200", "save-every": "300"}
@@ -23,10 +24,12 @@ SMALLER = {
     "watch": {"episodes": "1", "max-steps": "4"},
     "record": {"episodes": "1", "max-steps": "12"},
     "zoo add": {"episodes": "2"},
+    "autotune": {"secs": "2", "formation": "sync", "engine": "inline", "envs": "4"}
+    | {"ppo.rollout_steps": "8", "ppo.num_minibatches": "1"},
 }
 """Flags given to each command in place of its own."""
 RUN = ("rookery", "python", "mpiexec")
-ENDLESS = {"seeds": "2", "time-limit": "60"}
+ENDLESS = {"seeds": "2", "time-limit": "60", "workers": "2"}
 """What replaces these flags where they are given."""
 
 
@@ -54,14 +57,23 @@ def with_flag(words: list[str], flag: str, value: str) -> list[str]:
     return [*out, name, value]
 
 
+def _is_ppo(words: list[str]) -> bool:
+    """Whether a command trains by PPO, as far as its recipe or its file says."""
+    if any("algo" in word for word in words):
+        return False
+    tree = load_recipe(words[1]) if words[1:2] and words[1] in recipe_names() else {}
+    if "--config" in words:
+        tree |= load_config_file(Path(words[words.index("--config") + 1]))
+    return tree.get("algo", "ppo") == "ppo"
+
+
 def smaller(words: list[str]) -> list[str]:
     """A command that does the same with less."""
     command = " ".join(words[:2]) if words[:2] == ["zoo", "add"] else words[0]
     if {"--help", "-h", "--print_config"} & set(words):
         return words
-    own_algorithm = any("algo" in word for word in words)
     for flag, value in SMALLER.get(command, {}).items():
-        if flag.startswith("ppo.") and own_algorithm:
+        if flag.startswith("ppo.") and not _is_ppo(words):
             continue
         words = with_flag(words, flag, value)
     for flag, value in ENDLESS.items():
@@ -73,6 +85,12 @@ def smaller(words: list[str]) -> list[str]:
         times = words[words.index("--at") + 1].split(",")
         words = with_flag(words, "at", ",".join("0" for _ in times))
     return words
+
+
+def _recipe_algo(words: list[str]) -> str:
+    """The algorithm of the recipe that a command names."""
+    named = next((word for word in words[1:] if word in recipe_names()), None)
+    return "ppo" if named is None else str(load_recipe(named).get("algo", "ppo"))
 
 
 PAGES_WITH_COMMANDS = sorted({page for page, words in lines() if words[0] in RUN})

@@ -53,7 +53,7 @@ def test_callbacks_run_in_the_driver_and_can_stop_the_run(tmp_path: Path) -> Non
     assert run.finish.steps < 100_000
     assert {"return", "length", "steps"} == set(seen["episode"][0])
     assert seen["evaluation"], "the evaluator's process reports too"
-    assert not p.members(run.path)
+    assert not p.everyone(run.path)
     last = [record for record in records(run) if "fleet/actors" in record][-1]
     assert last["fleet/actors"] == 2
     assert 0 <= last["fleet/actor_wait_share"] <= 1

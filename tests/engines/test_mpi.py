@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +15,10 @@ import pytest
 import torch
 
 from rookery.cli.main import main
-from rookery.engines.launcher import Launch, launch_of
+from rookery.engines.launcher import Launch, launch_of, slurm_step_of
 from rookery.runs.checkpoint import load_checkpoint
 from rookery.runs.metrics import read_metrics
+from tests.engines.two_hosts import TwoHosts, two_hosts
 from tests.faults import processes as p
 
 pytestmark = pytest.mark.slow
@@ -38,28 +38,19 @@ END_SECS = 15.0
 class Ranks:
     """An MPI job under test."""
 
-    def __init__(self, *words: str) -> None:
-        self.mark = uuid.uuid4().hex
+    def __init__(self, *words: str, hosts: TwoHosts | None = None) -> None:
+        command = [MPIEXEC, *words]
+        if hosts is not None:
+            command = hosts.command(MPIEXEC, *hosts.flags, *words)
         self.process = subprocess.Popen(
-            [MPIEXEC, *words],
+            command,
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "ROOKERY_TEST_MARK": self.mark},
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
-
-    def pid_of(self, rank: int) -> int:
-        """The process of a rank."""
-        for directory in Path("/proc").iterdir():
-            try:
-                told = (directory / "environ").read_bytes().split(b"\0")
-            except (OSError, NotADirectoryError):
-                continue
-            if {f"ROOKERY_TEST_MARK={self.mark}".encode(), b"PMI_RANK=%d" % rank} <= set(told):
-                return int(directory.name)
-        raise AssertionError(f"no process of rank {rank}")
 
     def end(self, timeout: float = p.PATIENCE_SECS) -> tuple[int, str]:
         """Exit code and everything said."""
@@ -72,6 +63,12 @@ def nothing_is_left() -> Iterator[None]:
     before = p.shared_memory()
     yield
     p.until(lambda: p.shared_memory() <= before, "shared memory to be gone", timeout_secs=10)
+
+
+def pid_of(run: Path, rank: int) -> int:
+    """The process of a rank, as the run's directory tells."""
+    ranks = (run / "logs" / "ranks.txt").read_text()
+    return int(ranks.split(f"rank {rank} pid ")[1].split()[0])
 
 
 def job(count: int, *words: str) -> tuple[int, str]:
@@ -126,7 +123,8 @@ def test_ranks_of_allreduce_learn_what_processes_learn_to_the_bit(
 @pytest.mark.slow
 def test_eleven_ranks_on_few_cores_solve_cartpole(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, said = job(11, "train", "cartpole", "--envs", "4", "--run", str(run))
+    flags = ("--envs", "4", "--eval.episodes", "20", "--run", str(run))
+    code, said = Ranks("-n", "11", *ROOKERY, "train", "cartpole", *flags).end(2 * p.PATIENCE_SECS)
     assert code == 0, said
     assert "Solved" in said
     assert json.loads((run / "status.json").read_text())["state"] == "solved"
@@ -141,12 +139,11 @@ def test_a_killed_rank_ends_the_job_and_it_resumes_with_another_number(tmp_path:
     run = tmp_path / "run"
     ranks = Ranks("-n", "3", *ROOKERY, "train", PLAIN, *SMALL, *SLOW, "--run", str(run))
     p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
-    pid = ranks.pid_of(2)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid_of(run, 2), signal.SIGKILL)
     code, said = ranks.end(END_SECS)
     assert code != 0
-    assert "KILLED BY SIGNAL: 9" in said or "Killed (signal 9)" in said  # the launcher's words
-    assert f"rank 2 pid {pid} on" in (run / "logs" / "ranks.txt").read_text()
+    assert f"rookery: rank 2 on {os.uname().nodename} was killed by SIGKILL" in said
+    assert said.count("was killed by") == 1, said
     steps = load_checkpoint(run, "latest").steps
     code, said = job(2, "resume", str(run), "--steps", str(steps + 400), "--quiet")
     assert code == 0, said
@@ -195,6 +192,40 @@ def test_control_c_ends_every_rank_with_a_checkpoint(tmp_path: Path) -> None:
     load_checkpoint(run, "latest")
 
 
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[TwoHosts]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make two hosts of one")
+    with two_hosts() as made:
+        yield made
+
+
+def test_ranks_on_two_hosts_train_together(hosts: TwoHosts, tmp_path: Path) -> None:
+    settings = [PLAIN, *SMALL, "--steps", "800", "--quiet"]
+    words = [*ROOKERY, "train", *settings, "--run", str(tmp_path / "mpi")]
+    code, said = Ranks("-n", "3", *words, hosts=hosts).end()
+    assert (code, said) == (0, "")
+    ranks = (tmp_path / "mpi" / "logs" / "ranks.txt").read_text()
+    assert [line.split()[-1] for line in ranks.splitlines()] == ["node-a", "node-b", "node-a"]
+    assert main(["train", *settings, "--actors", "2", "--run", str(tmp_path / "inline")]) == 0
+    same(tmp_path / "mpi", tmp_path / "inline")
+
+
+@pytest.mark.parametrize(("rank", "host"), [(0, "node-a"), (1, "node-b")])
+def test_a_killed_rank_ends_the_ranks_of_the_other_host(
+    hosts: TwoHosts, tmp_path: Path, rank: int, host: str
+) -> None:
+    run = tmp_path / "run"
+    words = [*ROOKERY, "train", PLAIN, *SMALL, *SLOW, "--run", str(run)]
+    ranks = Ranks("-n", "4", *words, hosts=hosts)
+    p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
+    os.kill(pid_of(run, rank), signal.SIGKILL)
+    code, said = ranks.end(END_SECS)
+    assert code != 0
+    assert f"rookery: rank {rank} on {host} was killed by SIGKILL" in said
+    assert said.count("was killed by") == 1, said
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -231,6 +262,16 @@ def test_launchers_are_known_by_their_variables() -> None:
     assert launch_of({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}) == Launch(0, 2)
     assert launch_of({"PMIX_RANK": "1", "SLURM_NTASKS": "4"}) == Launch(1, 4)
     assert launch_of({"SLURM_NTASKS": "4"}) is None
+
+
+def test_a_rank_knows_whether_srun_itself_started_it() -> None:
+    srun = {
+        "PMI_RANK": "1", "PMI_SIZE": "4", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4",
+    }  # fmt: skip
+    assert slurm_step_of(srun) == "7.0"
+    assert slurm_step_of(srun | {"PMI_RANK": "2"}) is None  # mpiexec in a job of Slurm
+    assert slurm_step_of({"PMI_RANK": "1", "PMI_SIZE": "4"}) is None
 
 
 def test_mpi_is_not_imported_outside_an_mpi_run() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,20 @@ TINY = [
 ENDLESS = [*TINY, "--steps", "1000000000", "--save-every", "1000000000"]
 
 
+STARTED: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays() -> Iterator[None]:
+    """Whatever a test asserts, what it started ends with it."""
+    yield
+    while STARTED:
+        STARTED.pop().kill()
+
+
 def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
     """``rookery train``, as from a shell."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", "rookery", "train", *words],
         cwd=cwd,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -41,6 +53,8 @@ def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+    STARTED.append(process)
+    return process
 
 
 def status(run: Path) -> dict[str, Any]:
@@ -201,9 +215,9 @@ def read_line(train: subprocess.Popen[str]) -> str:
 
 
 def family(pid: int) -> list[int]:
-    """A process and those that it started."""
+    """A process, those that it started, and those that they did."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *map(int, children)]
+    return [pid, *(member for child in children for member in family(int(child)))]
 
 
 @pytest.mark.slow
@@ -242,7 +256,7 @@ BAD = {
     "cartpole --seeds 2 --jobs 0": "--jobs: '0'",
     "cartpole --jobs 2": "--jobs: it says how many of several --seeds",
     "cartpole --seeds": "--seeds: give it a value",
-    "cartpol --seeds 2": "did you mean 'cartpole'?",
+    "cartpol --seeds 2": "did you mean 'cartpole'",
     "CartPol-v1 --seeds 2": "did you mean 'CartPole-v1'",
     "cartpole --seeds 2 --stepz 3": "unknown flag --stepz",
     "cartpole --seeds 2 --init-from nothing": "nothing does not exist",

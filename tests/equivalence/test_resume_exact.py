@@ -49,6 +49,41 @@ A2C = {
     "actors": 2,
 }
 
+ASYNC = {
+    "algo": "impala",
+    "formation": "async",
+    "impala": {
+        "rollout_steps": 8,
+        "num_minibatches": 2,
+        "entropy_coef": {"start": 0.01, "end": 0.0, "until_steps": 1500},
+    },
+    "async": {"num_actors": 2, "slots_per_actor": 3, "rollouts_per_batch": 1, "max_lag": 4},
+}
+
+
+REPLAY = {
+    "algo": "apex",
+    "formation": "replay",
+    "apex": {
+        "batch_size": 16,
+        "steps_per_update": 4,
+        "learning_starts": 200,
+        "capacity_steps": 700,
+        "target_every": 20,
+    },
+    "replay": {"num_actors": 2},
+}
+R2D2 = REPLAY | {
+    "algo": "r2d2",
+    "r2d2": REPLAY["apex"] | {"length": 10, "burn_in": 5, "n_step": 3, "capacity_steps": 1200},  # type: ignore[operator]
+}
+del R2D2["apex"]
+
+
+def without_ppo(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name != "ppo"}
+
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "feed-forward, native": ("CartPole-v1", settings()),
     "gru, native": ("CartPole-v1", settings(policy=GRU)),
@@ -56,7 +91,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gru, serial": ("LunarLander-v3", settings(policy=GRU)),
     "a2c, lstm, two actors": (
         "CartPole-v1",
-        {k: v for k, v in settings(policy=GRU | {"core": "lstm"}, **A2C).items() if k != "ppo"},
+        without_ppo(settings(policy=GRU | {"core": "lstm"}, **A2C)),
+    ),
+    "async, native": ("CartPole-v1", without_ppo(settings(**ASYNC))),
+    "replay, native": ("CartPole-v1", without_ppo(settings(**REPLAY))),
+    "replay, lstm, serial": (
+        "LunarLander-v3",
+        without_ppo(settings(policy=GRU | {"core": "lstm"}, **R2D2)),
+    ),
+    "async, lstm, serial": (
+        "LunarLander-v3",
+        without_ppo(settings(policy=GRU | {"core": "lstm"}, **ASYNC)),
     ),
 }
 
@@ -120,6 +165,9 @@ def test_killed_and_resumed_is_never_stopped(case: str, tmp_path: Path) -> None:
     resumed = rookery.resume(killed)
     assert resumed.finish.updates == straight.finish.updates
     assert_same_run(straight.path, killed)
+    if given.get("formation") == "async":
+        last = [record for record in records_of(killed) if "train/lr" in record][-1]
+        assert last["train/lag_mean"] > 0, "rollouts waited, also over the checkpoint"
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])

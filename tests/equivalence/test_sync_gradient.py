@@ -21,7 +21,7 @@ from rookery.core.records import Rollout
 from rookery.core.seeding import stream
 from rookery.core.spec import Array, zeros
 from rookery.envs.make import EnvConfig
-from rookery.nets.actor_critic import PolicyConfig
+from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.programs.formations import SyncConfig
 from rookery.roles.actor import Actor
@@ -183,7 +183,7 @@ def test_the_order_of_actors_does_not_matter_to_the_gradient() -> None:
     columns = np.concatenate([np.arange(actor * B, (actor + 1) * B) for actor in order])
     shuffled = Rollout.from_flat(
         {
-            field: array[columns] if field.startswith("state/") else array[:, columns]
+            field: array[columns] if field.startswith(("state/", "version")) else array[:, columns]
             for field, array in rollout.flat().items()
         }
     )

@@ -30,7 +30,12 @@ def start(run: Path, *flags: str, env: dict[str, str] | None = None) -> subproce
 
 
 def members(run: Path) -> dict[str, int]:
-    """Names and pids of the run's processes, by their titles."""
+    """Names and pids of the processes of the run's roles."""
+    return {name: pid for name, pid in everyone(run).items() if name != "nursery"}
+
+
+def everyone(run: Path) -> dict[str, int]:
+    """Names and pids of the run's processes, by their titles: roles, and who started them."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -85,3 +90,13 @@ def kill(pid: int) -> None:
 def shared_memory() -> set[str]:
     """Names in /dev/shm: the engine must never add one."""
     return set(os.listdir("/dev/shm"))
+
+
+def own_run(tmp_path: Path) -> Iterator[Path]:
+    """A run directory; afterwards nobody of it may live and shared memory must be as before."""
+    path = tmp_path / f"run-{tmp_path.name}"
+    before = shared_memory()
+    yield path
+    for pid in everyone(path).values():
+        kill(pid)
+    until(lambda: shared_memory() <= before, "shared memory to be gone", timeout_secs=10)

@@ -27,17 +27,12 @@ SMALL = (
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / f"run-{tmp_path.name}"
-    before = p.shared_memory()
-    yield path
-    for pid in p.members(path).values():
-        p.kill(pid)
-    p.until(lambda: p.shared_memory() <= before, "shared memory to be gone", timeout_secs=10)
+    yield from p.own_run(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["worker-0", "worker-1"])
 def test_a_killed_worker_takes_all_back_to_the_last_checkpoint(run: Path, name: str) -> None:
-    process = p.start(run, WORLD, *SMALL, *SLOW_STEPS, "--steps", "8000")
+    process = p.start(run, WORLD, *SMALL, *SLOW_STEPS, "--steps", "4000")
     p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
     before = p.members(run)
     assert set(before) == {"worker-0", "worker-1"}
@@ -49,8 +44,8 @@ def test_a_killed_worker_takes_all_back_to_the_last_checkpoint(run: Path, name: 
     assert "goes back to the last checkpoint" in errors
     steps = [record["steps"] for record in read_metrics(run / "metrics.jsonl")]
     assert steps == sorted(set(steps)), "nothing is told twice"
-    assert load_checkpoint(run, "latest").steps >= 8000
-    assert not p.members(run)
+    assert load_checkpoint(run, "latest").steps >= 4000
+    assert not p.everyone(run)
 
 
 def test_ctrl_c_ends_all_with_a_checkpoint_and_it_resumes_with_more(run: Path) -> None:
@@ -59,7 +54,7 @@ def test_ctrl_c_ends_all_with_a_checkpoint_and_it_resumes_with_more(run: Path) -
     process.send_signal(signal.SIGINT)
     code, errors = finish(process)
     assert code == 130, errors
-    assert not p.members(run)
+    assert not p.everyone(run)
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
     steps = load_checkpoint(run, "latest").steps
     more = ["--steps", str(steps + 600), "--workers", "3", "--quiet"]
@@ -73,7 +68,7 @@ def test_a_killed_driver_leaves_no_worker(run: Path) -> None:
     p.until(lambda: set(p.members(run)) == {"worker-0", "worker-1"}, "both workers")
     process.kill()
     process.wait()
-    p.until(lambda: not p.members(run), "the workers to die", timeout_secs=10)
+    p.until(lambda: not p.everyone(run), "the workers to die", timeout_secs=10)
 
 
 def test_an_exception_of_one_worker_stops_the_run_with_one_line(run: Path) -> None:
@@ -83,7 +78,7 @@ def test_an_exception_of_one_worker_stops_the_run_with_one_line(run: Path) -> No
     last = errors.strip().splitlines()[-1]
     assert last.startswith("rookery: worker-")
     assert "log:" in last
-    assert not p.members(run)
+    assert not p.everyone(run)
 
 
 def test_one_thread_carries_one_worker(capsys: pytest.CaptureFixture[str]) -> None:

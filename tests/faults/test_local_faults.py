@@ -26,12 +26,7 @@ SLOW_STEPS = ("--env.kwargs", "{step_secs: 0.002}")
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / f"run-{tmp_path.name}"
-    before = p.shared_memory()
-    yield path
-    for pid in p.members(path).values():
-        p.kill(pid)
-    p.until(lambda: p.shared_memory() <= before, "shared memory to be gone", timeout_secs=10)
+    yield from p.own_run(tmp_path)
 
 
 def finish(process: subprocess.Popen[str], timeout: float = p.PATIENCE_SECS) -> tuple[int, str]:
@@ -47,7 +42,7 @@ def trained(run: Path, *flags: str) -> subprocess.Popen[str]:
 
 
 def test_killed_actor_is_replaced_and_the_run_goes_on(run: Path) -> None:
-    process = trained(run, "--steps", "8000")
+    process = trained(run, "--steps", "4000")
     before = p.members(run)
     assert {"actor-0", "actor-1", "learner-0"} <= set(before)
     p.kill(before["actor-1"])
@@ -60,7 +55,7 @@ def test_killed_actor_is_replaced_and_the_run_goes_on(run: Path) -> None:
     assert code == 0, errors
     assert "actor-1: killed by SIGKILL; replaced" in errors
     last = list(p.records(run))[-1]
-    assert last["steps"] >= 7900
+    assert last["steps"] >= 3900
     assert last["fleet/restarts"] == 1
 
 
@@ -74,18 +69,18 @@ def test_actor_killed_too_often_stops_the_run(run: Path) -> None:
     assert code == 4
     assert "actor-0 ended more than 1 times" in errors
     assert "rookery resume" in errors
-    assert not p.members(run)
+    assert not p.everyone(run)
 
 
 def test_killed_learner_goes_on_from_its_checkpoint(run: Path) -> None:
-    process = trained(run, "--steps", "6000")
+    process = trained(run, "--steps", "3000")
     p.kill(p.members(run)["learner-0"])
     code, errors = finish(process)
     assert code == 0, errors
     assert "the fleet goes back to the last checkpoint" in errors
     written = [record["steps"] for record in p.records(run)]
     assert written == sorted(written), "the metrics were cut to the checkpoint"
-    assert written[-1] >= 5900
+    assert written[-1] >= 2900
     assert "going on from step" in (run / "logs" / "learner-0.log").read_text()
 
 
@@ -94,7 +89,7 @@ def test_killed_driver_leaves_nothing(run: Path) -> None:
     assert len(p.members(run)) == 3
     process.kill()
     process.wait()
-    p.until(lambda: not p.members(run), "the children to die", timeout_secs=10)
+    p.until(lambda: not p.everyone(run), "the children to die", timeout_secs=10)
 
 
 def test_killed_driver_takes_a_child_stuck_in_c_with_it(run: Path, tmp_path: Path) -> None:
@@ -106,7 +101,7 @@ def test_killed_driver_takes_a_child_stuck_in_c_with_it(run: Path, tmp_path: Pat
     p.until(marker.exists, "an actor to be stuck")
     process.kill()
     process.wait()
-    p.until(lambda: not p.members(run), "the children to die", timeout_secs=10)
+    p.until(lambda: not p.everyone(run), "the children to die", timeout_secs=10)
 
 
 def test_ctrl_c_ends_with_a_checkpoint(run: Path) -> None:
@@ -114,7 +109,7 @@ def test_ctrl_c_ends_with_a_checkpoint(run: Path) -> None:
     process.send_signal(signal.SIGINT)
     code, errors = finish(process)
     assert code == 130, errors
-    assert not p.members(run)
+    assert not p.everyone(run)
     saved = load_checkpoint(run, "latest")
     assert saved.parts["learner"].data["steps"] == saved.steps
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
@@ -132,7 +127,7 @@ def test_second_ctrl_c_ends_at_once(run: Path) -> None:
     process.send_signal(signal.SIGINT)
     code, _ = finish(process, timeout=10)
     assert code == 130
-    assert not p.members(run)
+    assert not p.everyone(run)
     load_checkpoint(run, "latest")
 
 
@@ -148,7 +143,7 @@ def test_exception_in_an_environment_stops_the_run_with_one_line(run: Path) -> N
     assert "Traceback" not in errors
     log = next(run.glob("logs/actor-*.log"))
     assert any("Traceback" in path.read_text() for path in run.glob("logs/*.log")), log
-    assert not p.members(run)
+    assert not p.everyone(run)
 
 
 def test_hanging_environment_is_found_out_by_the_driver(run: Path, tmp_path: Path) -> None:
@@ -161,7 +156,7 @@ def test_hanging_environment_is_found_out_by_the_driver(run: Path, tmp_path: Pat
     assert code == 3
     assert "hung in its environment past 2 s" in errors
     assert "env.step_timeout_secs" in errors
-    assert not p.members(run)
+    assert not p.everyone(run)
 
 
 def test_hanging_environment_is_replaced_when_asked(run: Path, tmp_path: Path) -> None:
@@ -175,3 +170,51 @@ def test_hanging_environment_is_replaced_when_asked(run: Path, tmp_path: Path) -
     assert code == 0, errors
     assert "hung in its environment" in errors
     assert marker.exists()
+
+
+def nursery_of(run: Path) -> int:
+    """The parent of the run's processes."""
+    pid = p.until(lambda: p.members(run).get("learner-0"), "a learner")
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_killed_nursery_takes_the_fleet_back_to_the_last_checkpoint(run: Path) -> None:
+    process = trained(run, "--steps", "3000")
+    before, nursery = p.members(run), nursery_of(run)
+    assert p.everyone(run)["nursery"] == nursery
+    p.kill(nursery)
+    p.until(lambda: set(before.values()).isdisjoint(p.members(run).values()), "all to be new")
+    code, errors = finish(process)
+    assert code == 0, errors
+    told = "nursery: killed by SIGKILL, and every process with it; the fleet goes back to the last"
+    assert errors.count(told) == 1
+    assert "replaced" not in errors, "one death, not four"
+    written = [record["steps"] for record in p.records(run)]
+    assert written == sorted(written), "the metrics were cut to the checkpoint"
+    assert list(p.records(run))[-1]["fleet/restarts"] == 1
+    assert not p.everyone(run)
+
+
+def test_nursery_killed_too_often_stops_the_run(run: Path) -> None:
+    process = trained(run, "--steps", "1000000", "--supervise.max_restarts", "1")
+    first = nursery_of(run)
+    p.kill(first)
+    p.until(lambda: "learner-0" in p.members(run) and nursery_of(run) != first, "a new nursery")
+    p.kill(nursery_of(run))
+    code, errors = finish(process)
+    assert code == 4
+    assert "nursery ended more than 1 times" in errors
+    assert "rookery resume" in errors
+    assert not p.everyone(run)
+
+
+def test_stopped_nursery_is_found_out(run: Path) -> None:
+    import os
+
+    process = trained(run, "--steps", "3000")
+    os.kill(nursery_of(run), signal.SIGSTOP)
+    p.kill(p.members(run)["actor-0"])
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "nursery: killed by SIGKILL" in errors
+    assert not p.everyone(run)

@@ -25,7 +25,7 @@ def test_a_run_survives_twenty_kills(tmp_path: Path) -> None:
     )
     chance = random.Random(7)
     for _ in range(KILLS):
-        victims = p.until(lambda: p.members(run), "someone to kill")
+        victims = p.until(lambda: p.everyone(run), "someone to kill")
         if process.poll() is not None:
             break
         p.kill(victims[chance.choice(sorted(victims))])
@@ -35,5 +35,5 @@ def test_a_run_survives_twenty_kills(tmp_path: Path) -> None:
     written = [record["steps"] for record in p.records(run)]
     assert written == sorted(written)
     assert load_checkpoint(run, "latest").steps >= 30000
-    assert not p.members(run)
+    assert not p.everyone(run)
     p.until(lambda: p.shared_memory() <= before, "shared memory to be gone", timeout_secs=10)

@@ -1,4 +1,4 @@
-"""Toy worlds with a known optimum, learned in seconds by A2C and PPO."""
+"""Toy worlds with a known optimum, learned in seconds by every algorithm."""
 
 from __future__ import annotations
 
@@ -21,8 +21,21 @@ QUICK: dict[str, Any] = {
     "log_every": 1000,
     "seed": 1,
 }
+REPLAYED: dict[str, Any] = {
+    "gamma": 0.9,
+    "batch_size": 64,
+    "steps_per_update": 8,
+    "learning_starts": 500,
+    "capacity_steps": 5_000,
+    "target_every": 50,
+    "epsilon": {"start": 1.0, "end": 0.1, "steps": 3_000},
+}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "a2c": {"rollout_steps": 8, "gae_lambda": 0.9, "entropy_coef": 0.001, "gamma": 0.9},
+    "dqn": REPLAYED,
+    "apex": REPLAYED | {"n_step": 3, "epsilon": {"kind": "ladder", "start": 0.4, "end": 0.0}},
+    "r2d2": REPLAYED | {"length": 8, "burn_in": 4, "n_step": 2, "batch_size": 16},
+    "impala": {"rollout_steps": 8, "gae_lambda": 0.9, "entropy_coef": 0.001, "gamma": 0.9},
     "ppo": {
         "rollout_steps": 16,
         "num_epochs": 4,
@@ -31,7 +44,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "entropy_coef": 0.001,
     },
 }
-RATES = {"a2c": 5e-3, "ppo": 3e-3}
+RATES = {"a2c": 5e-3, "impala": 5e-3, "ppo": 3e-3, "dqn": 3e-3, "apex": 3e-3, "r2d2": 3e-3}
 
 
 def learn(world: str, path: Path, *, algo: str = "ppo", steps: int, **changes: Any) -> Run:
@@ -116,3 +129,93 @@ def test_masked_actions_are_never_taken(algo: str, tmp_path: Path) -> None:
     assert score(run) == toy_worlds.FENCED_STEPS
     with pytest.raises(rookery.EnvironmentFault, match=r"door \d is closed"):
         learn("Fenced", tmp_path / "unmasked", algo=algo, steps=1_000)
+
+
+# --- from rollouts that are an update old or more ----------------------------------------------
+
+QUEUED: dict[str, Any] = {
+    "formation": "async",
+    "async": {"num_actors": 2, "slots_per_actor": 2, "rollouts_per_batch": 1},
+    "envs": 8,
+}
+"""Under ``inline`` all slots are filled before each update: rollouts are three updates old."""
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_binary"])
+def test_async_learns_choices_from_old_rollouts(kind: str, tmp_path: Path) -> None:
+    env = {"kwargs": {"kind": kind}}
+    run = learn("Mirror", tmp_path, algo="impala", steps=8_000, env=env, **QUEUED)
+    assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS
+    assert '"train/lag_mean": 3.0' in (run.path / "metrics.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_async_recalls_what_was_seen_before(tmp_path: Path) -> None:
+    policy = {"core": "lstm", "core_size": 16}
+    run = learn("Recall", tmp_path, algo="impala", steps=16_000, policy=policy, **QUEUED)
+    assert score(run) == 1.0
+
+
+@pytest.mark.parametrize(("final", "value"), [(False, 10.0), (True, 4.14)])
+def test_async_takes_a_time_limit_for_no_end(final: bool, value: float, tmp_path: Path) -> None:
+    env = {"kwargs": {"final": final}}
+    run = learn("Endless", tmp_path, algo="impala", steps=12_000, env=env, **QUEUED)
+    policy = find_trained(run.path).policy
+    with torch.inference_mode():
+        found = policy.value({"obs": torch.ones(1, 1)}, {}, torch.zeros(1, dtype=torch.bool))
+    assert float(found) == pytest.approx(value, rel=0.12)
+
+
+# --- from replay ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"double": False, "loss": "squared"},
+        {"priority_exponent": 0.6, "target_tau": 0.02},
+        {"rescale": True, "n_step": 3},
+    ],
+)
+def test_dqn_learns_choices(changes: dict[str, Any], tmp_path: Path) -> None:
+    run = learn("Mirror", tmp_path, algo="dqn", steps=6_000, dqn=changes)
+    assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS
+
+
+def test_dueling_apex_learns_choices(tmp_path: Path) -> None:
+    policy, replay = {"dueling": True}, {"num_actors": 2}
+    given: dict[str, Any] = {"policy": policy, "replay": replay, "envs": 8}
+    run = learn("Mirror", tmp_path, algo="apex", steps=8_000, **given)
+    assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+def test_r2d2_recalls_what_was_seen_before(core: str, tmp_path: Path) -> None:
+    policy = {"core": core, "core_size": 16}
+    run = learn("Recall", tmp_path, algo="r2d2", steps=16_000, policy=policy)
+    assert score(run) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("final", "n_step", "value"),
+    [(False, 1, 10.0), (False, 3, 10.0), (True, 1, 5.26), (True, 3, 5.02)],
+)
+def test_dqn_takes_a_time_limit_for_no_end(
+    final: bool, n_step: int, value: float, tmp_path: Path
+) -> None:
+    """What ends is worth ``V = 1 + 0.9 (0.9 V)`` if all steps look alike and one of ten is last."""
+    env, dqn = {"kwargs": {"final": final}}, {"n_step": n_step, "loss": "squared"}
+    run = learn("Endless", tmp_path, algo="dqn", steps=12_000, env=env, dqn=dqn)
+    policy = find_trained(run.path).policy
+    with torch.inference_mode():
+        shown = {"obs": torch.ones(1, 1)}
+        _, found, _ = policy.distribution(shown, {}, torch.zeros(1, dtype=torch.bool))
+    assert float(found) == pytest.approx(value, rel=0.12)
+
+
+def test_dqn_never_takes_masked_actions(tmp_path: Path) -> None:
+    env = {"action_mask_key": "open"}
+    run = learn("Fenced", tmp_path, algo="dqn", steps=6_000, env=env)
+    assert score(run) == toy_worlds.FENCED_STEPS

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -467,9 +466,10 @@ def test_explained_variance_equals_its_formula() -> None:
     batch = Targets(PPOConfig(), CPU)(rollout)
     target, value = (t.numpy()[rollout.mask] for t in (batch.target, batch.value))
     expected = 1.0 - np.var(target - value) / np.var(target)
-    assert math.isclose(float(explained_variance(batch)), expected, rel_tol=1e-4)
-    perfect = replace(batch, value=batch.target)
-    assert math.isclose(float(explained_variance(perfect)), 1.0, abs_tol=1e-6)
+    found = explained_variance(batch.value, batch.target, batch.mask)
+    assert math.isclose(float(found), expected, rel_tol=1e-4)
+    perfect = explained_variance(batch.target, batch.target, batch.mask)
+    assert math.isclose(float(perfect), 1.0, abs_tol=1e-6)
 
 
 # --- settings --------------------------------------------------------------------------------
@@ -482,6 +482,14 @@ def test_schedules_go_straight_from_start_to_end() -> None:
     rising = LinearSchedule(start=0.0, end=2.0, until_steps=4)
     assert [value_at(rising, steps) for steps in range(6)] == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0]
     assert value_at(0.25, 10**9) == 0.25
+
+
+def test_a_schedule_goes_straight_from_corner_to_corner() -> None:
+    schedule = LinearSchedule(start=8.0, end=0.0, until_steps=40, via=((10, 2.0), (20, 2.0)))
+    found = [value_at(schedule, steps) for steps in (0, 5, 10, 15, 20, 30, 40, 50)]
+    assert found == [8.0, 5.0, 2.0, 2.0, 2.0, 1.0, 0.0, 0.0]
+    with pytest.raises(UserError, match="must rise between"):
+        LinearSchedule(start=1.0, end=0.0, until_steps=40, via=((20, 1.0), (10, 1.0)))
 
 
 @pytest.mark.parametrize("until", [0, 50, 100])

@@ -151,7 +151,7 @@ def test_help_and_print_config_start_nothing(cli: Cli, tmp_path: Path) -> None:
 
 BAD_TRAIN = {
     "": "train what?",
-    "cartpol": "did you mean 'cartpole'?",
+    "cartpol": "did you mean 'cartpole'",
     "CartPol-v1": "did you mean 'CartPole-v1'",
     "nomodule:make": "importing 'nomodule' failed",
     "tests.toy_envs:nothing": "has no 'nothing'",

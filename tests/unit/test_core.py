@@ -266,6 +266,7 @@ def test_a_rollout_has_the_documented_shapes() -> None:
     assert rollout.reset.shape == rollout.value.shape == (T + 1, B)
     assert rollout.action.shape == (T, B, 2)
     assert rollout.state["h"].shape == (B, 5)
+    assert rollout.version.shape == (B,)
     assert rollout.info["score"].shape == (T, B)
     for name in ("log_prob", "reward", "terminated", "truncated", "mask", "final_value"):
         assert getattr(rollout, name).shape == (T, B)
@@ -284,7 +285,7 @@ def test_columns_are_views_of_some_environments() -> None:
     some = rollout.columns(1, 3)
     for name, array in some.flat().items():
         whole = arrays[name]
-        expected = whole[1:3] if name == "state/h" else whole[:, 1:3]
+        expected = whole[1:3] if name in ("state/h", "version") else whole[:, 1:3]
         np.testing.assert_array_equal(array, expected)
         assert np.shares_memory(array, whole)
     some.reward[:] = -5.0

@@ -21,6 +21,7 @@ from rookery.cli.settings import settings_from_flags
 from rookery.doctor import limits, machine, numerics, parts, recipe, storage, threads
 from rookery.doctor.cgroup import Cgroup
 from rookery.doctor.finding import Finding, Wanted, note, ok, problem, size, warning
+from rookery.doctor.precision import faster_precision
 from rookery.doctor.probe import try_out
 from rookery.doctor.report import Group, Report, answer, examine
 from rookery.programs.formations import build_program
@@ -88,7 +89,7 @@ def test_the_command_reports_on_this_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["cartpol"], "unknown recipe 'cartpol'; did you mean 'cartpole'?"),
+        (["cartpol"], "unknown recipe 'cartpol'; did you mean 'cartpole'"),
         (["--actors", "3"], "--actors: settings need a recipe"),
         (["cartpole", "snake"], "'snake' is one word too many"),
         (["cartpole", "--actros", "3"], "unknown flag --actros; did you mean '--actors'"),
@@ -534,3 +535,21 @@ def test_sizes_read_well() -> None:
 def test_signals_are_named() -> None:
     assert try_out(DIE % "SIGILL").code == -signal.SIGILL
     assert answer(machine.system, ANY)[0].name == "system"
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("print('{\"fp32\": 2.0}'); print('{\"bf16\": 1.0}')", "bf16"),
+        ("print('{\"fp32\": 1.0}'); print('{\"bf16\": 0.95}')", "fp32"),
+        ("print('{\"fp32\": 1.0}', flush=True); import os; os.kill(os.getpid(), 4)", "fp32"),
+        ("raise SystemExit(1)", "fp32"),
+    ],
+    ids=["faster", "hardly faster", "illegal instruction", "fails"],
+)
+def test_bf16_is_chosen_only_where_it_works_and_is_clearly_faster(code: str, found: str) -> None:
+    assert faster_precision(code) == found
+
+
+def test_the_real_probe_of_precision_gives_an_answer() -> None:
+    assert faster_precision() in ("fp32", "bf16")

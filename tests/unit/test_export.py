@@ -30,7 +30,8 @@ from rookery.envs.spaces import action_leaf, carried_leaves, obs_plan
 from rookery.exports import check, files
 from rookery.exports.acting import ActingNetwork
 from rookery.exports.files import Exported, export
-from rookery.nets.actor_critic import ActorCritic, PolicyConfig
+from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.policy import PolicyConfig
 from rookery.roles.evaluator import EvalConfig
 from rookery.runs.trained import Trained
 from tests.toy_worlds import Assorted, Fenced, Mirror

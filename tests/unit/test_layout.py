@@ -154,6 +154,23 @@ def test_import_rookery_is_light() -> None:
     assert secs < 1.0
 
 
+WITHOUT_TORCH = ("cli.main", "engines.nursery", "engines.child", "envs.process_worker")
+"""Modules that processes begin with, or get by on."""
+
+
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_some_modules_do_without_torch(module: str) -> None:
+    out = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.modules['torch'] = None; import rookery.{module}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=PACKAGE.parent,
+    )
+    assert out.returncode == 0, out.stderr
+
+
 def test_what_is_imported_late_is_listed_and_there() -> None:
     assert rookery.train.__module__ == "rookery.training"
     for name in rookery.__all__:

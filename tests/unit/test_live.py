@@ -305,7 +305,7 @@ def evaluation(steps: int, mean: float) -> dict[str, Any]:
 def full_story() -> Story:
     told = story()
     for steps in range(1000, 60_001, 1000):
-        told.hear(record(steps, **{"time/policy_lag": 1.5, "fleet/restarts": 2}), steps / 1000)
+        told.hear(record(steps, **{"train/lag_mean": 1.5, "fleet/restarts": 2}), steps / 1000)
     told.hear(evaluation(30_000, 410.0), 60.0)
     told.hear(evaluation(60_000, 310.0), 60.0)
     return told

@@ -18,7 +18,7 @@ from rookery.core.errors import UserError
 from rookery.core.signature import Signature
 from rookery.core.spec import ACTION_MASK, Array, LeafSpec
 from rookery.core.tensors import Tensors
-from rookery.nets.actor_critic import ActorCritic, PolicyConfig
+from rookery.nets.actor_critic import ActorCritic
 from rookery.nets.cores import Core, CoreName
 from rookery.nets.encoder import Encoder
 from rookery.nets.heads import (
@@ -30,8 +30,10 @@ from rookery.nets.heads import (
     MultiCategorical,
     Noise,
 )
+from rookery.nets.images import IMAGE_LAYERS
 from rookery.nets.initialize import Initializer, initialize
 from rookery.nets.normalizer import RunningMoments
+from rookery.nets.policy import PolicyConfig
 from rookery.nets.torsos import ConvTorso, MLPTorso, Shapes, build_torso
 
 FLOAT = np.dtype(np.float32)
@@ -233,6 +235,51 @@ def test_a_new_head_is_nearly_uniform(kind: str) -> None:
     assert abs(float(dist.entropy().detach()) - expected[kind]) < 1e-2
 
 
+def gaussian(**settings: Any) -> Gaussian:
+    torch.manual_seed(1)
+    head = ActionHead(8, ACTIONS["box"], init="orthogonal", **{"log_std_init": -0.5} | settings)
+    dist = head(torch.from_numpy(np.random.default_rng(0).normal(size=(64, 8))).float() * 100)
+    assert isinstance(dist, Gaussian)
+    return dist
+
+
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("least", [None, -1.0])
+def test_deviations_start_where_they_are_told_and_keep_to_their_floor(
+    state: bool, least: Any
+) -> None:
+    torch.manual_seed(0)
+    floor = {"log_std_min": least, "state_log_std": state}
+    head: Any = ActionHead(8, ACTIONS["box"], init="orthogonal", log_std_init=-0.5, **floor)
+    start = head(torch.zeros(1, 8))
+    torch.testing.assert_close(start.log_std.flatten(), torch.full((2,), -0.5))
+    target = head.linear.bias[2:] if state else head.log_std
+    with torch.no_grad():
+        target.sub_(50.0)
+    low = head(torch.zeros(1, 8)).log_std.flatten()
+    torch.testing.assert_close(low, torch.full((2,), -50.5 if least is None else least))
+
+
+def test_a_floor_can_be_left_again() -> None:
+    floor = {"log_std_init": -0.5, "log_std_min": -1.0}
+    head: Any = ActionHead(8, ACTIONS["box"], init="orthogonal", **floor)
+    with torch.no_grad():
+        head.log_std.sub_(3.0)
+    head(torch.zeros(1, 8)).entropy().sum().backward()
+    assert (head.log_std.grad > 1e-3).all()
+
+
+def test_a_deviation_that_depends_on_the_state_differs_from_row_to_row() -> None:
+    assert gaussian(state_log_std=True).log_std.std(0).min() > 0.1
+    assert gaussian().log_std.shape == (2,)
+
+
+def test_a_squashed_mean_stays_within_the_bounds() -> None:
+    free, squashed = gaussian(), gaussian(squash_mean=True)
+    assert free.mode().abs().max() > 1
+    torch.testing.assert_close(squashed.mode(), torch.tanh(free.mode()))
+
+
 def test_an_empty_action_space_is_refused() -> None:
     with pytest.raises(UserError, match="has no elements"):
         ActionHead(4, LeafSpec("box", (0,), FLOAT), init="normal", log_std_init=0.0)
@@ -414,9 +461,77 @@ def test_leaves_may_have_any_name_when_normalised() -> None:
 
 def test_leaves_may_have_any_name_when_convolved() -> None:
     shapes: Shapes = dict.fromkeys(NAMES, (1, 36, 36))
-    torso = ConvTorso(shapes, dims=2, hidden=(8,), activation="relu", init="orthogonal")
+    torso = ConvTorso(shapes, kind="conv2d", hidden=(8,), activation="relu", init="orthogonal")
     features = torso({name: torch.zeros(2, 1, 36, 36) for name in NAMES})
     assert features.shape == (2, 8)
+
+
+@pytest.mark.parametrize("shape", [(4, 40, 36), (40, 36, 3)])
+def test_byte_images_are_scaled_and_laid_out_by_pixels(shape: tuple[int, ...]) -> None:
+    """The layout is for speed only: the numbers are those of the plain one."""
+    encoder = Encoder({"obs": LeafSpec("box", shape, UINT8)}, normalize=False)
+    images = torch.randint(0, 256, (5, *shape), dtype=torch.uint8, generator=generator())
+    before = images.clone()
+    out = encoder({"obs": images})["obs"]
+    plain = images.float() / 255.0
+    plain = plain if shape[-1] > 16 else plain.movedim(-1, 1)
+    torch.testing.assert_close(out, plain, rtol=1e-6, atol=1e-7)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(images, before)
+
+
+@pytest.mark.parametrize("torso", list(IMAGE_LAYERS))
+def test_image_torsos_give_the_same_features_in_either_layout(torso: str) -> None:
+    layers = build_torso(
+        torso, {"obs": (4, 84, 84)}, hidden=(16,), activation="relu", init="orthogonal", kwargs={}
+    )
+    images = torch.rand(3, 4, 84, 84, generator=generator())
+    by_pixel = images.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(
+        layers({"obs": images}), layers({"obs": by_pixel}), rtol=1e-3, atol=1e-4
+    )
+
+
+def test_the_image_networks_have_the_sizes_of_their_papers() -> None:
+    """Nature DQN with 512 units: 1,684,128 to its last hidden layer; IMPALA's about 1 M."""
+
+    def count(torso: str, hidden: tuple[int, ...]) -> int:
+        layers = build_torso(
+            torso, {"obs": (4, 84, 84)}, hidden=hidden, activation="relu", init="normal", kwargs={}
+        )
+        return sum(parameter.numel() for parameter in cast(nn.Module, layers).parameters())
+
+    nature = (4 * 64 + 1) * 32 + (32 * 16 + 1) * 64 + (64 * 9 + 1) * 64 + (3136 + 1) * 512
+    assert count("conv2d", (512,)) == nature == 1_684_128
+    sections = ((4, 16), (16, 32), (32, 32))
+    convs = sum((9 * a + 1) * b + 4 * (9 * b + 1) * b for a, b in sections)
+    assert count("resnet", (256,)) == convs + (32 * 11 * 11 + 1) * 256
+    ba3c = (4 * 25 + 1) * 32 + (32 * 25 + 1) * 32 + (32 * 25 + 1) * 64 + (64 * 9 + 1) * 64
+    assert count("ba3c", (128,)) == ba3c + (64 * 10 * 10 + 1) * 128
+
+
+def test_bf16_computes_torsos_coarsely_and_keeps_weights_and_outputs_float32() -> None:
+    signature = Signature(
+        obs={"obs": LeafSpec("box", (4, 36, 36), UINT8)}, action=ACTIONS["discrete"]
+    )
+    exact, coarse = (
+        _seeded_policy(PolicyConfig(precision=precision), signature)
+        for precision in ("fp32", "bf16")
+    )
+    images = torch.randint(0, 256, (6, 4, 36, 36), dtype=torch.uint8, generator=generator())
+    (_, value), (_, rounded) = (
+        policy.unroll({"obs": images}, {}, torch.zeros(6)) for policy in (exact, coarse)
+    )
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(value, rounded)
+    torch.testing.assert_close(value, rounded, rtol=0.1, atol=0.05)
+    rounded.sum().backward()
+    assert all(p.grad is None or p.grad.dtype == torch.float32 for p in coarse.parameters())
+
+
+def _seeded_policy(config: PolicyConfig, signature: Signature) -> ActorCritic:
+    torch.manual_seed(0)
+    return ActorCritic(config, signature)
 
 
 def test_running_moments_equal_those_of_all_samples_at_once() -> None:
@@ -515,6 +630,9 @@ def features_of(torso: Any, shapes: Shapes) -> Tensor:
         ("auto", {"obs": (3,), "grid": (4, 8)}, MLPTorso),
         ("auto", {"obs": (2, 36, 40), "speed": (3,)}, ConvTorso),
         ("conv2d", {"in.left": (1, 36, 36), "in.right": (3, 84, 84), "speed": (3,)}, ConvTorso),
+        ("resnet", {"obs": (4, 84, 84), "speed": (3,)}, ConvTorso),
+        ("ba3c", {"obs": (4, 84, 84)}, ConvTorso),
+        ("conv2d_small", {"obs": (4, 20, 84)}, ConvTorso),
         ("conv1d", {"obs": (4, 7)}, ConvTorso),
         ("conv1d", {"obs": (4, 12), "image": (1, 5, 5), "speed": (3,)}, ConvTorso),
     ],
@@ -554,7 +672,15 @@ def test_a_torso_of_your_own() -> None:
     ("name", "shapes", "kwargs", "said"),
     [
         ("conv3d", {"obs": (3,)}, {}, "unknown 'conv3d'; did you mean"),
-        ("resnet", {"obs": (3,)}, {}, "one of auto, mlp, conv1d, conv2d, or package.module:Class"),
+        ("resnat", {"obs": (3,)}, {}, "did you mean 'resnet'"),
+        (
+            "vit",
+            {"obs": (3,)},
+            {},
+            "conv2d, conv2d_small, resnet, ba3c, grid, or package.module:Class",
+        ),
+        ("resnet", {"obs": (3,)}, {}, "needs an observation that is an image"),
+        ("ba3c", {"obs": (1, 7, 84)}, {}, "at least 8x8, got 7x84; use torso: mlp"),
         ("conv2d", {"obs": (3,)}, {}, "needs an observation that is an image"),
         ("conv1d", {"obs": (3,)}, {}, "env.frame_stack"),
         ("conv2d", {"obs": (1, 35, 84)}, {}, "at least 36x36, got 35x84; use torso: mlp"),

@@ -16,7 +16,8 @@ import torch
 import rookery
 from rookery.core.signature import Signature
 from rookery.envs.spaces import action_leaf, obs_leaves
-from rookery.nets.actor_critic import ActorCritic, PolicyConfig
+from rookery.nets.actor_critic import ActorCritic
+from rookery.nets.policy import PolicyConfig
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.metrics import read_metrics
 from rookery.training import Run, evaluate_run

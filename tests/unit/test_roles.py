@@ -92,8 +92,8 @@ class ScriptedEnvs:
 class Stage:
     """An actor over a block of one slot, and everything it touches."""
 
-    def __init__(self, core: str) -> None:
-        self.envs = ScriptedEnvs()
+    def __init__(self, core: str, envs: ScriptedEnvs | None = None) -> None:
+        self.envs = envs or ScriptedEnvs()
         self.policy = small_policy(core, BOX)
         rollout = empty_rollout(self.policy, T, B)
         rollout.info["score"] = np.zeros((T, B), np.float32)
@@ -144,14 +144,14 @@ def test_an_actor_waits_for_weights_and_for_room() -> None:
 
 def test_an_actor_acts_with_the_newest_weights(stage: Stage) -> None:
     stage.round()
-    assert stage.actor.version == 0
-    torch.testing.assert_close(stage.actor.flat.data, FlatParams(stage.policy).data)
+    assert stage.actor.weights.version == 0
+    torch.testing.assert_close(stage.actor.weights.flat.data, FlatParams(stage.policy).data)
     stage.policy = small_policy("lstm" if stage.policy.recurrent else "none", BOX, seed=4)
     stage.publish(version=5)
     stage.source.release()
     stage.round()
-    assert stage.actor.version == 5
-    torch.testing.assert_close(stage.actor.flat.data, FlatParams(stage.policy).data)
+    assert stage.actor.weights.version == 5
+    torch.testing.assert_close(stage.actor.weights.flat.data, FlatParams(stage.policy).data)
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -346,3 +346,30 @@ def test_the_weights_of_another_network_are_refused() -> None:
     other, _, _ = learner_over(small_policy())
     with pytest.raises(UserError, match="another network"):
         other.load_state(learner.save_state())
+
+
+class WithLives(ScriptedEnvs):
+    """What is terminated is a lost life; the episode goes on."""
+
+    def step(self, actions: Array) -> StepResult:
+        result = super().step(actions)
+        if result.final_obs is not None:
+            result.whole_ended = result.truncated.copy()
+        return result
+
+
+def test_a_lost_life_is_an_end_for_the_learner_and_not_for_the_record() -> None:
+    stage = Stage("none", WithLives())
+    stage.publish()
+    stage.round()
+    rollout = stage.source.sample()
+    assert rollout.terminated[1, 0]
+    assert rollout.reset[2, 0]
+    assert not rollout.episode_length[:, 0].any()
+    assert np.isnan(rollout.episode_return[:, 0]).all()
+    assert np.isnan(rollout.info["score"][1, 0])
+    assert rollout.episode_length[3, 1] == 4
+    stage.source.release()
+    stage.round()
+    later = stage.source.sample()
+    assert not later.episode_length[1, 0], "two lives later the episode still goes on"

@@ -134,6 +134,10 @@ SHORT = {
         "optimizer.lr",
         LinearSchedule(start=1.0, end=0.0, until_steps=9),
     ),
+    "--lr {start: 1, via: [[2, 0.5]], end: 0, until_steps: 9}": (
+        "optimizer.lr",
+        LinearSchedule(start=1.0, end=0.0, until_steps=9, via=((2, 0.5),)),
+    ),
 }
 
 
@@ -219,7 +223,7 @@ BAD_FLAGS = {
     "--a2c.gamma 0.9": "this run uses algo ppo; choose algo a2c",
     "--lr.strat 3": "unknown flag --lr.strat",
     "--algo pp0": "--algo: unknown 'pp0'; did you mean 'ppo'?",
-    "--formation snyc": "--formation: unknown 'snyc'; did you mean 'sync'?",
+    "--formation snyc": "--formation: unknown 'snyc'; did you mean 'sync' or 'async'?",
     "--engine locla": "--engine: must be one of inline, local, mpi, got 'locla'; did you mean",
     "--policy.core grru": "policy.core: must be one of none, gru, lstm, got 'grru'; did you mean",
     "--steps abc": "--steps: must be a whole number, got 'abc'",
@@ -238,6 +242,9 @@ BAD_FLAGS = {
     "--lr .inf": "optimizer.lr: must be finite",
     "--lr {start: 1, end: 0}": "optimizer.lr: a schedule needs start, end, until_steps; add",
     "--lr {start: 1, end: 0, until_steps: 0}": "optimizer.lr: schedule: until_steps (0)",
+    "--lr {start: 1, end: 0, until_steps: 9, via: [[9, 1]]}": "the steps of via must rise between",
+    "--lr {start: 1, end: 0, until_steps: 9, via: [[3, -1]]}": "optimizer.lr: -1.0 is below 0",
+    "--lr {start: 1, end: 0, until_steps: 9, via: [3]}": "a schedule is made of numbers",
     "--lr {start: 1, end: 0, until: 5}": "optimizer.lr.until: unknown setting; did you mean",
     "--lr.start x": "optimizer.lr: must be a number or a schedule",
     "--time-limit 0": "--time-limit: must be positive, got 0",
@@ -317,7 +324,7 @@ def test_an_empty_file_says_what_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "given", "says"),
     [
-        ("cartpol", {}, "unknown recipe 'cartpol'; did you mean 'cartpole'?"),
+        ("cartpol", {}, "unknown recipe 'cartpol'; did you mean 'cartpole'"),
         ("cartpole", {"stpes": 3}, "unknown setting 'stpes'; did you mean 'steps'"),
         ("cartpole", {"gama": 3}, "unknown setting 'gama'; did you mean 'gamma'"),
         ("cartpole", {"ppo": {"gama": 1}}, "ppo.gama: unknown setting; did you mean 'ppo.gamma'"),

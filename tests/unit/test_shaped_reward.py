@@ -12,6 +12,7 @@ import torch
 import rookery
 from rookery.algos.a2c import A2C, A2CConfig
 from rookery.cli.main import main
+from rookery.core.errors import UserError
 from rookery.core.spec import Array, Arrays
 from rookery.envs.snake import CARE, LOW_STORE, with_care
 from tests.rollouts import random_rollout, small_policy
@@ -45,6 +46,23 @@ def test_the_algorithm_learns_from_what_the_function_returns() -> None:
     expected = A2C(A2CConfig(), recurrent=False, device=CPU).prepare(rollout)
     torch.testing.assert_close(batch.target, expected.target)
     torch.testing.assert_close(batch.advantage, expected.advantage)
+
+
+def test_rewards_are_cut_before_they_are_scaled() -> None:
+    policy = small_policy()
+    rollout = random_rollout(policy, np.random.default_rng(0), num_steps=7, num_envs=3)
+    config = A2CConfig(reward_min=-0.2, reward_max=0.1, reward_scale=3.0)
+    batch = A2C(config, recurrent=False, device=CPU).prepare(rollout)
+    assert rollout.reward.min() < -0.2, "raw, and worth cutting"
+    assert rollout.reward.max() > 0.1
+    rollout.reward[:] = np.clip(rollout.reward, -0.2, 0.1) * 3.0
+    expected = A2C(A2CConfig(), recurrent=False, device=CPU).prepare(rollout)
+    torch.testing.assert_close(batch.target, expected.target)
+
+
+def test_a_floor_above_the_ceiling_is_refused() -> None:
+    with pytest.raises(UserError, match="reward_min: 1 must be below"):
+        A2CConfig(reward_min=1.0, reward_max=0.5)
 
 
 def test_reported_returns_stay_raw(tmp_path: Path) -> None:

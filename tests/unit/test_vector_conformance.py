@@ -396,6 +396,9 @@ def assert_continues(first: VectorEnv, second: VectorEnv, num_steps: int = 60) -
         EnvConfig(id="CartPole-v1", backend="serial", frame_stack=2, max_episode_steps=13),
         EnvConfig(id=TOY, kwargs={"space_seed": 12, "longest": 40}, backend="serial"),
         EnvConfig(id=MASKED, action_mask_key="mask", backend="serial"),
+        EnvConfig(id="rookery/TMaze-v0", kwargs={"length": 3}),
+        EnvConfig(id="MinAtar/Breakout-v1"),
+        EnvConfig(id="MiniGrid-DoorKey-5x5-v0", obs_keys=("image", "direction")),
         EnvConfig(id="CartPole-v1", backend="native"),
         # Here every episode has just ended when the state is saved, and its reset is still due.
         EnvConfig(id="CartPole-v1", backend="native", max_episode_steps=1),

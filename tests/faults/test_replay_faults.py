@@ -1,0 +1,103 @@
+"""Real kill -9 of every role of formation replay."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rookery.cli.main import main
+from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.metrics import read_metrics
+from tests.faults import processes as p
+from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish
+
+pytestmark = pytest.mark.slow
+
+SMALL = (
+    "--algo", "apex", "--engine", "local", "--actors", "2", "--envs", "2",
+    "--log-every", "100", "--save-every", "400", "--eval.episodes", "0", "--stop-at", "none",
+    "--apex.batch_size", "16", "--apex.learning_starts", "100", "--apex.capacity_steps", "2000",
+    "--apex.steps_per_update", "8",
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    yield from p.own_run(tmp_path)
+
+
+def trained(run: Path, *flags: str) -> subprocess.Popen[str]:
+    """A run that has saved its replay at least once."""
+    process = p.start(run, WORLD, *SMALL, *SLOW_STEPS, *flags)
+    p.until(lambda: list((run / "replay").glob("*.json")), "a snapshot")
+    return process
+
+
+def replaced(run: Path, name: str) -> None:
+    """Kill a member; wait for the next of its name."""
+    before = p.members(run)
+    p.kill(before[name])
+    p.until(lambda: p.members(run).get(name) not in (None, before[name]), f"a new {name}")
+    now = p.members(run)
+    assert all(now[other] == before[other] for other in before if other != name)
+
+
+def test_a_killed_replay_goes_on_from_its_snapshot(run: Path) -> None:
+    process = trained(run, "--steps", "3000")
+    replaced(run, "replay-0")
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "replay-0: killed by SIGKILL; replaced" in errors
+    log = (run / "logs" / "replay-0.log").read_text()
+    assert "from its snapshot at step" in log
+    assert "what was put after it is lost" in log
+    records = read_metrics(run / "metrics.jsonl")
+    steps = [record["steps"] for record in records]
+    assert steps == sorted(steps), "no step is counted twice"
+    assert records[-1]["fleet/restarts"] == 1
+    assert records[-1]["steps"] >= 3000
+
+
+def test_a_killed_actor_is_replaced(run: Path) -> None:
+    process = trained(run, "--steps", "3000")
+    replaced(run, "actor-1")
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "actor-1: killed by SIGKILL; replaced" in errors
+    lengths = {record.get("rollout/length_mean") for record in p.records(run)}
+    assert lengths - {None} == {10.0}, "no episode is joined to another's beginning"
+
+
+def test_a_killed_learner_takes_the_fleet_back_to_the_checkpoint(run: Path) -> None:
+    process = trained(run, "--steps", "3000")
+    p.kill(p.members(run)["learner-0"])
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "the fleet goes back to the last checkpoint" in errors
+    assert "going on from step" in (run / "logs" / "learner-0.log").read_text()
+    assert "from its snapshot at step" in (run / "logs" / "replay-0.log").read_text()
+
+
+def test_a_killed_driver_leaves_nobody(run: Path) -> None:
+    process = trained(run, "--steps", "1000000")
+    assert len(p.members(run)) == 4
+    process.kill()
+    process.wait()
+    p.until(lambda: not p.members(run), "the children to die", timeout_secs=10)
+
+
+def test_ctrl_c_ends_with_a_checkpoint_and_it_resumes(run: Path) -> None:
+    process = trained(run, "--steps", "1000000")
+    process.send_signal(signal.SIGINT)
+    code, errors = finish(process)
+    assert code == 130, errors
+    assert not p.members(run)
+    saved = load_checkpoint(run, "latest")
+    assert saved.parts["learner"].data["steps"] == saved.steps
+    words = ["resume", str(run), "--steps", str(saved.steps + 400), "--quiet"]
+    assert main(words) == 0
+    assert load_checkpoint(run, "latest").steps >= saved.steps + 400

@@ -1,0 +1,118 @@
+"""Autotune: the parts alone, the search, and the command with real trials."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rookery.cli.main import main
+from rookery.cli.settings import settings_from_flags
+from rookery.roles.build import probe
+from rookery.runs.config import RunConfig
+from rookery.tune.rates import Rates, measure
+from rookery.tune.search import Choice, Flags, search
+from rookery.tune.trial import Trial, run_trial
+
+
+def settings(flags: Flags) -> RunConfig:
+    return settings_from_flags("cartpole", flags)
+
+
+def test_every_part_is_measured_alone() -> None:
+    config = settings({"envs": "4"})
+    rates = measure(config, probe(config), 0.05)
+    assert min(rates.env, rates.acting, rates.learning) > 0
+    assert rates.one_core < min(rates.env, rates.acting, rates.learning)
+
+
+def test_one_core_that_does_all_in_turn_adds_up_the_times() -> None:
+    assert Rates(env=100.0, acting=100.0, learning=50.0).one_core == pytest.approx(25.0)
+
+
+def fake(config: RunConfig) -> Trial:
+    """Allreduce is fastest, 64 environments are, and threads do not matter."""
+    rate = 1000.0 if config.formation == "allreduce" else 400.0
+    return Trial(rate * (1.5 if config.env.num_envs == 64 else 1.0), "")
+
+
+def test_the_search_keeps_what_is_faster_and_only_that() -> None:
+    told: list[Choice] = []
+    best = search(settings, fake, 2, told.append)
+    assert best.flags["formation"] == "allreduce"
+    assert best.flags["envs"] == "64"
+    assert best.trial.steps_per_s == 1500.0
+    assert not any("threads" in flag or "minibatches" in flag for flag in best.flags)
+    assert {choice.flags.get("formation") for choice in told} >= {"sync", "allreduce", "hogwild"}
+    assert all(choice.flags.get("formation") != "async" for choice in told)  # PPO cannot
+
+
+def test_a_gain_within_the_noise_changes_nothing() -> None:
+    def nearly(config: RunConfig) -> Trial:
+        return Trial(100.0 if config == settings({}) else 102.0, "")
+
+    assert search(settings, nearly, 2, lambda choice: None).flags == {}
+
+
+def test_what_the_user_gave_stays_and_nothing_is_tried_twice() -> None:
+    tried: list[RunConfig] = []
+
+    def note(config: RunConfig) -> Trial:
+        tried.append(config)
+        return Trial(1.0, "")
+
+    search(
+        lambda flags: settings_from_flags("cartpole", flags | {"formation": "sync"}),
+        note,
+        2,
+        lambda choice: None,
+    )
+    assert {config.formation for config in tried} == {"sync"}
+    assert all(tried.count(config) == 1 for config in tried)
+
+
+def test_a_trial_trains_and_tells_its_rate() -> None:
+    trial = run_trial(settings({"envs": "4", "ppo.rollout_steps": "8"}), 3.0)
+    assert trial.steps_per_s > 100
+    assert "learning" in trial.remark
+
+
+def test_a_trial_that_fails_tells_why() -> None:
+    config = settings_from_flags("CartPole-v1", {"env.wrappers": "[tests.no_such:Wrapper]"})
+    trial = run_trial(config, 1.0)
+    assert trial.steps_per_s == 0
+    assert "tests.no_such" in trial.remark
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_file_that_train_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["--formation", "sync", "--engine", "inline", "--envs", "8", "--secs", "3"]
+    given += ["--ppo.rollout_steps", "8", "--ppo.num_minibatches", "1"]
+    assert main(["autotune", "cartpole", *given, "--out", "best.yaml", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["best"] in told["trials"]
+    assert told["rates"]["env"] > 0
+    assert isinstance(yaml.safe_load((tmp_path / "best.yaml").read_text()), dict)
+    words = ["--steps", "600", "--eval.episodes", "0", "--quiet", "--run", "run"]
+    assert main(["train", "cartpole", "--config", "best.yaml", *words]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cartpol"], "unknown recipe 'cartpol'"),
+        (["cartpole", "--secs", "0"], "--secs: must be positive"),
+        (["cartpole", "--out", "best.txt"], "name a file .yaml"),
+        (["cartpole", "--nonsense", "1"], "unknown flag --nonsense"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["autotune", *words]) == 2
+    assert message in capsys.readouterr().err
