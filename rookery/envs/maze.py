@@ -8,17 +8,19 @@ walk reaches the goal of the usual maze in less than one of a million episodes.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 Cells = NDArray[np.bool_]
-View = Literal["position", "egocentric"]
+View = Literal["position", "smooth", "egocentric"]
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 """Rows and columns that each action goes: up, right, down, left."""
+BLUR = 2.0
+"""Deviation of the smooth view, in cells."""
 CELL_PIXELS = 16
 _COLOURS = np.array(
     [(16, 18, 24), (96, 100, 112), (226, 88, 62), (106, 190, 98)], np.uint8
@@ -63,8 +65,11 @@ class MazeEnv(gym.Env[NDArray[np.float32], np.int64]):
         rooms: Rows and columns of rooms.
         room_size: Cells along each side of a room.
         max_steps: Truncate an episode after so many steps.
-        view: position shows row and column, one-hot each; egocentric shows walls and goal within
-            `sight` cells, for agents with a memory.
+        haste: Share of the reward that is lost if the goal is found in the last step; in
+            proportion before it.
+        view: position shows row and column, one-hot each; smooth shows them blurred, so that
+            places next to each other look alike; egocentric shows walls and goal within `sight`
+            cells, for agents with a memory.
         sight: How far egocentric sees.
         render_mode: None, "rgb_array" or "ansi".
     """
@@ -76,6 +81,7 @@ class MazeEnv(gym.Env[NDArray[np.float32], np.int64]):
         rooms: tuple[int, int] = (2, 4),
         room_size: int = 3,
         max_steps: int = 100,
+        haste: float = 0.0,
         view: View = "position",
         sight: int = 2,
         render_mode: str | None = None,
@@ -84,8 +90,10 @@ class MazeEnv(gym.Env[NDArray[np.float32], np.int64]):
             raise ValueError(f"a maze has rooms of some size; got {rooms} of size {room_size}")
         if max_steps < 1 or sight < 1:
             raise ValueError(f"max_steps and sight must be at least 1; got {max_steps}, {sight}")
-        if view not in ("position", "egocentric"):
-            raise ValueError(f"view must be position or egocentric, got {view!r}")
+        if not 0.0 <= haste <= 1.0:
+            raise ValueError(f"haste is a share from 0 to 1; got {haste}")
+        if view not in get_args(View):
+            raise ValueError(f"view must be one of {', '.join(get_args(View))}; got {view!r}")
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise ValueError(
                 f"render_mode must be None or one of {self.metadata['render_modes']}, "
@@ -96,9 +104,10 @@ class MazeEnv(gym.Env[NDArray[np.float32], np.int64]):
         self.way, self.pitch = room_order(rooms), room_size + 1
         (row, column), middle = self.way[-1], (room_size + 1) // 2
         self.goal = (row * self.pitch + middle, column * self.pitch + middle)
-        self.max_steps, self.view, self.sight = max_steps, view, sight
+        self.max_steps, self.haste = max_steps, haste
+        self.view, self.sight = view, sight
         self.render_mode = render_mode
-        size = sum(self.walls.shape) if view == "position" else 2 * (2 * sight + 1) ** 2
+        size = 2 * (2 * sight + 1) ** 2 if view == "egocentric" else sum(self.walls.shape)
         self.observation_space = gym.spaces.Box(0.0, 1.0, (size,), np.float32)
         self.action_space = gym.spaces.Discrete(len(MOVES))
         self.place, self.steps, self.room = (1, 1), 0, 0
@@ -124,16 +133,27 @@ class MazeEnv(gym.Env[NDArray[np.float32], np.int64]):
         self.room = max(self.room, self.way.index(here))
         found = self.place == self.goal
         late = self.steps >= self.max_steps and not found
-        return self._show(), float(found), found, late, {"room": self.room}
+        reward = 1.0 - self.haste * self.steps / self.max_steps if found else 0.0
+        return self._show(), reward, found, late, {"room": self.room}
 
     def _show(self) -> NDArray[np.float32]:
-        if self.view == "position":
-            shown = np.zeros(sum(self.walls.shape), np.float32)
-            shown[self.place[0]] = shown[self.walls.shape[0] + self.place[1]] = 1.0
-            return shown
+        if self.view != "egocentric":
+            return np.concatenate(
+                [self._along(*axis) for axis in zip(self.place, self.walls.shape, strict=True)]
+            )
         goal = np.zeros_like(self.walls)
         goal[self.goal] = True
         return np.concatenate([self._around(self.walls, True), self._around(goal, False)])
+
+    def _along(self, at: int, length: int) -> NDArray[np.float32]:
+        """``[length]`` one place of a row or column, blurred where the view is smooth."""
+        far = np.abs(np.arange(length, dtype=np.float32) - at)
+        near: NDArray[np.float32] = (
+            np.exp(-0.5 * (far / BLUR) ** 2)
+            if self.view == "smooth"
+            else (far == 0).astype(np.float32)
+        )
+        return near
 
     def _around(self, cells: Cells, beyond: bool) -> NDArray[np.float32]:
         """``cells`` within sight, row after row; ``beyond`` is what lies outside of the maze."""

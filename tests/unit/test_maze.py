@@ -16,7 +16,7 @@ from tests.mazes import way_out
 UP, RIGHT, DOWN, LEFT = range(4)
 
 
-@pytest.mark.parametrize("view", ["position", "egocentric"])
+@pytest.mark.parametrize("view", ["position", "smooth", "egocentric"])
 def test_it_keeps_gymnasiums_rules(view: str) -> None:
     register()
     env = gym.make("rookery/Maze-v0", view=view, render_mode="rgb_array")
@@ -75,12 +75,32 @@ def test_an_egocentric_view_shows_what_is_near() -> None:
     assert env._show()[9:].reshape(3, 3)[1, 1] == 1.0
 
 
+def test_haste_takes_from_the_reward_by_the_time_it_took() -> None:
+    env = MazeEnv(haste=0.5)
+    env.reset()
+    way = way_out(env)
+    rewards = [env.step(action)[1] for action in way]
+    assert sum(rewards) == rewards[-1] == 1.0 - 0.5 * len(way) / env.max_steps
+
+
+def test_a_smooth_view_shows_near_places_as_near() -> None:
+    env = MazeEnv(view="smooth")
+    seen = []
+    for env.place in ((1, 1), (1, 2), (1, 5), (5, 5)):
+        seen.append(env._show())
+    apart = [np.linalg.norm(other - seen[0]) for other in seen]
+    assert apart == sorted(apart)
+    assert apart[1] < 0.5 * apart[2]
+    assert seen[0].argmax() == 1
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
         ({"rooms": (0, 3)}, "rooms of some size"),
         ({"max_steps": 0}, "max_steps"),
-        ({"view": "map"}, "position or egocentric"),
+        ({"view": "map"}, "position, smooth, egocentric"),
+        ({"haste": 1.5}, "from 0 to 1"),
         ({"render_mode": "human"}, "render_mode"),
     ],
 )
