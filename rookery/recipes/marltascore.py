@@ -139,11 +139,29 @@ NO_COUNTERPART: dict[str, str] = {
 }
 """Keys that need none, and why."""
 
-NOT_YET: dict[str, str] = {
-    "intrinsic_reward": "no counterpart yet: intrinsic rewards are to come",
-    "episodic_curiosity": "no counterpart yet: intrinsic rewards are to come",
+_EPISODIC = ("intrinsic_reward.episodic_curiosity", "episodic_curiosity")
+"""Where versions of MarltasCore have the section; the first goes before the second."""
+_EPISODIC_NAMES = {
+    "enable": "episodic",
+    "L": "limit",
+    "capacity": "capacity",
+    "c": "pseudo_count",
+    "xi": "cluster_distance",
+    "eps": "kernel_eps",
+    "s_m": "max_similarity",
+    "k": "num_neighbours",
+    "feature_size": "embedding_features",
 }
-"""Sections, or single keys in them, whose counterpart is still to come."""
+"""Keys of it, and what they are in ``agent57.novelty``."""
+NO_COUNTERPART |= {
+    f"{section}.distance_moving_decay": "the mean distance is that of all steps so far"
+    for section in _EPISODIC
+}
+_INTRINSIC = ("intrinsic_reward", "episodic_curiosity")
+"""Sections that mean nothing while ``intrinsic_reward.enable`` is false."""
+
+_UCB = {"num_arms": 32, "choice": "bandit", "window": 520, "random_share": 0.1}
+"""The controller that MarltasCore has built in."""
 
 
 class Imported(NamedTuple):
@@ -188,12 +206,21 @@ def translate(
             f"{where}: seq_len: {old['seq_len']} is less than n_step, {old['n_step']}; "
             "nothing of a sequence would be learned"
         )
+    block = _algorithm(old, algo, ratio)
+    curious = old["intrinsic_reward.enable"]
+    if curious:
+        block |= _curiosity(old, said)
+        notes.append(
+            "intrinsic rewards have values of their own, so the algorithm is agent57; its first "
+            "arm only exploits"
+        )
+    ours = "agent57" if curious else algo
     tree = {
-        "algo": algo,
+        "algo": ours,
         "formation": "replay",
         "env": _env(old),
         "policy": _policy(old, algo),
-        algo: _algorithm(old, algo, ratio),
+        ours: block,
         "replay": {"num_actors": 1 if synchronous else old["n_actor_process"]},
         "optimizer": {
             "lr": old["learner.adam_lr"],
@@ -248,8 +275,9 @@ def _checked(key: str, value: Any, where: str) -> Any:
 
 def _why_not(key: str, old: Flat, synchronous: bool) -> str | None:
     """Why ``key`` was left out; None if it was not."""
-    section = key.partition(".")[0]
-    why = NO_COUNTERPART.get(key) or NOT_YET.get(key) or NOT_YET.get(section)
+    if key.partition(".")[0] in _INTRINSIC and not old["intrinsic_reward.enable"]:
+        return None if key == "intrinsic_reward.enable" else "intrinsic_reward.enable is false"
+    why = NO_COUNTERPART.get(key)
     if why is None and key == "evaluator.eps" and old[key] not in (0, EVAL_EPSILON):
         why = f"evaluation acts at random in {EVAL_EPSILON:.0%} of the steps, or never"
     if why is None and key == "n_actor_process" and synchronous:
@@ -331,6 +359,20 @@ def _priorities(old: Flat, ratio: float) -> Tree:
         "eta": 0.0,
         "actor_priorities": True,
     }
+
+
+def _curiosity(old: Flat, said: Flat) -> Tree:
+    """What makes agent57 of the block of dqn or r2d2."""
+    family: Tree = {"beta_max": old["intrinsic_reward.reward_ratio"], "gamma_min": old["gamma"]}
+    family |= _UCB if old["intrinsic_reward.use_ucb"] else {"num_arms": 2, "choice": "fixed"}
+    novelty: Tree = {
+        "distilled_features": old["intrinsic_reward.feature_size"],
+        "train_steps": old["intrinsic_reward.predictor_train_window_size"],
+    }
+    for key, ours in _EPISODIC_NAMES.items():
+        names = [f"{section}.{key}" for section in _EPISODIC]
+        novelty[ours] = old[next((name for name in names if name in said), names[0])]
+    return {"family": {**family, "gamma_middle": None}, "novelty": novelty}
 
 
 def _run(old: Flat, steps: float) -> Tree:

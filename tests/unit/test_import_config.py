@@ -13,7 +13,7 @@ from rookery.algos.dqn import DQNConfig
 from rookery.cli.main import main
 from rookery.cli.settings import config_from_tree, settings_from_flags
 from rookery.core.errors import UserError
-from rookery.recipes.marltascore import DEFAULTS, NO_COUNTERPART, NOT_YET, translate
+from rookery.recipes.marltascore import DEFAULTS, NO_COUNTERPART, translate
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from-marltascore.md"
 
@@ -126,18 +126,62 @@ def test_where_values_go(flat: dict[str, Any], path: str, value: Any) -> None:
 def test_every_key_goes_somewhere_or_says_why_not() -> None:
     """A changed value of any key changes the settings, or is told as left out."""
     other = {bool: lambda v: not v, str: lambda v: "CartPole-v1", list: lambda v: ["x"]}
-    base = nested({"seq_len": 16, "env.wrap_atari": True})
+    told = {"seq_len": 16, "env.wrap_atari": True, "intrinsic_reward.enable": True}
     for key, usual in DEFAULTS.items():
+        if key == "intrinsic_reward.enable":
+            continue  # the others have a meaning only if it is true
         changed = other.get(type(usual), lambda v: (v or 0) + 1)(usual)
-        found = translate(nested({"seq_len": 16, "env.wrap_atari": True} | {key: changed}), "m")
-        same = found.tree == translate(base, "m").tree
+        found = translate(nested(told | {key: changed}), "m")
+        same = found.tree == translate(nested(told), "m").tree
         assert same == (key in found.left_out) or key == "evaluator.eps", key
 
 
 def test_keys_without_a_counterpart_are_known_keys() -> None:
     assert set(NO_COUNTERPART) <= set(DEFAULTS)
-    for section in NOT_YET:
-        assert any(f"{key}.".startswith(f"{section}.") for key in DEFAULTS)
+
+
+def test_intrinsic_rewards_become_those_of_agent57() -> None:
+    config = imported(
+        seq_len=16,
+        intrinsic_reward__enable=True,
+        intrinsic_reward__reward_ratio=0.2,
+        intrinsic_reward__feature_size=48,
+        intrinsic_reward__predictor_train_window_size=3,
+        episodic_curiosity__enable=True,
+        episodic_curiosity__k=7,
+        episodic_curiosity__L=4.0,
+        episodic_curiosity__feature_size=24,
+    )
+    assert (config.algo, config.policy.core) == ("agent57", "lstm")
+    algo: Any = config.algo_config
+    assert (algo.length, algo.n_step, algo.gamma) == (14, 3, 0.997)
+    assert (algo.family.num_arms, algo.family.choice, algo.family.beta_max) == (2, "fixed", 0.2)
+    assert algo.family.gammas(algo.gamma).tolist() == pytest.approx([0.997, 0.997])
+    new = algo.novelty
+    assert (new.episodic, new.life_long, new.num_neighbours, new.limit) == (True, True, 7, 4.0)
+    assert (new.distilled_features, new.train_steps, new.embedding_features) == (48, 3, 24)
+    assert (new.kernel_eps, new.cluster_distance, new.pseudo_count) == (1e-4, 0.008, 0.001)
+
+
+def test_a_controller_is_a_bandit() -> None:
+    found = imported("dqn", intrinsic_reward__enable=True, intrinsic_reward__use_ucb=True)
+    assert (found.algo, found.policy.core, found.algo_config.length) == ("agent57", "none", 1)
+    family: Any = found.algo_config.family
+    assert (family.choice, family.num_arms, family.window) == ("bandit", 32, 520)
+    assert family.random_share == 0.1
+    assert not found.algo_config.novelty.episodic, "off in MarltasCore unless it is asked for"
+
+
+def test_intrinsic_rewards_that_are_off_are_told() -> None:
+    found = translate({"intrinsic_reward": {"enable": False, "use_ucb": True}}, "m")
+    assert found.tree["algo"] == "dqn"
+    assert found.left_out == {"intrinsic_reward.use_ucb": "intrinsic_reward.enable is false"}
+
+
+def test_the_section_of_episodic_curiosity_may_stand_in_either_place() -> None:
+    nested_one = {"intrinsic_reward": {"enable": True, "episodic_curiosity": {"k": 5}}}
+    alone = {"intrinsic_reward": {"enable": True}, "episodic_curiosity": {"k": 5}}
+    assert translate(nested_one, "m").tree == translate(alone, "m").tree
 
 
 @pytest.mark.parametrize(
@@ -201,10 +245,11 @@ def test_the_page_shows_what_the_command_prints(
 
 def test_the_page_names_every_key() -> None:
     text = PAGE.read_text("utf-8")
-    missing = [
-        key for key in DEFAULTS if f"`{key}`" not in text and key.partition(".")[0] not in NOT_YET
-    ]
-    assert missing == []
+    nested_ones = "intrinsic_reward.episodic_curiosity."
+    names = {
+        key.removeprefix("intrinsic_reward.") if nested_ones in key else key for key in DEFAULTS
+    }
+    assert [key for key in sorted(names) if f"`{key}`" not in text] == []
 
 
 def test_what_is_written_can_be_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
