@@ -51,10 +51,13 @@ MEASURED = (
     "--log-every 1024 --run {run} --quiet"
 )
 
-ENVIRONMENT, PPO, ONE_PASS = (
+DQN_LIKE = "--dqn.learning_starts 1000 --dqn.capacity_steps 10000 --dqn.epsilon.steps 1000"
+
+ENVIRONMENT, PPO, ONE_PASS, DQN = (
     "environment alone",
     "PPO, 4 epochs",
     "one pass per sample",
+    "DQN, 32 for 4 steps",
 )
 LIMIT, BARE, ROOKERY, PEER = "limit", "bare", "ours", "peer"
 
@@ -70,8 +73,8 @@ class Row:
     """Command lines by what tells them apart; see ``filled``."""
 
 
-def rookery(flags: str) -> list[str]:
-    return [OURS, "-m", "rookery", "train", "pong", *flags.split(), *MEASURED.split()]
+def rookery(flags: str, recipe: str = "pong") -> list[str]:
+    return [OURS, "-m", "rookery", "train", recipe, *flags.split(), *MEASURED.split()]
 
 
 def script(python: str, name: str, words: str = "") -> list[str]:
@@ -132,6 +135,29 @@ ROWS = [
                 f"impala --runners {runners} --envs {16 // runners} --learners {learners}",
             )
             for runners, learners, place in ((1, 1, "apart"), (2, 1, "apart"), (2, 0, "in main"))
+        },
+    ),
+    Row(DQN, "bare loop", BARE, {"": script(OURS, "bare_dqn.py")}),
+    Row(
+        DQN,
+        "Rookery DQN",
+        ROOKERY,
+        {
+            f"learner threads {threads}": rookery(
+                f"{DQN_LIKE} --replay.learner_threads {threads}", "dqn-pong"
+            )
+            for threads in (1, 2)
+        },
+    ),
+    Row(
+        DQN,
+        "Stable-Baselines3 DQN",
+        PEER,
+        {
+            f"environments {envs}, torch threads 2": script(
+                SB3, "atari_sb3.py", f"dqn dummy --envs {envs}"
+            )
+            for envs in (1, 8)
         },
     ),
 ]
@@ -363,7 +389,7 @@ def main() -> None:
     parser.add_argument("--secs", type=float, default=60.0, help="measured time of each run")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="rows whose name holds one of these"
+        "--only", nargs="+", metavar="NAME", help="rows whose job or name holds one of these"
     )
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--spare-secs", type=float, default=240.0, help="for start-up and the end")
@@ -375,7 +401,7 @@ def main() -> None:
     def wanted(name: str) -> bool:
         return not args.only or any(part.lower() in name.lower() for part in args.only)
 
-    rows = [row for row in ROWS if wanted(row.name)]
+    rows = [row for row in ROWS if wanted(f"{row.job}: {row.name}")]
     names = [] if args.no_memory else [name for name in MEMORY if wanted(name)]
     if not rows:
         raise SystemExit(f"no such row; there are: {', '.join(row.name for row in ROWS)}")

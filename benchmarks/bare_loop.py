@@ -15,7 +15,9 @@ import json
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 NUM_ENVS, NUM_STEPS, MINIBATCH = 32, 32, 256
 GAMMA, LAMBDA, CLIP = 0.99, 0.95, 0.1
@@ -108,6 +110,26 @@ def loop(core: int, game: str, epochs: int, secs: float, told: Connection) -> No
     told.send((steps / (time.perf_counter() - begun), spent))
 
 
+def on_every_core(
+    work: Callable[..., None], processes: int, *words: Any
+) -> list[tuple[float, dict[str, float]]]:
+    """What each of ``processes`` tells that run ``work(core, *words, told)``."""
+    context = multiprocessing.get_context("spawn")
+    cores, lines = sorted(os.sched_getaffinity(0)), []
+    for place in range(processes):
+        ours, theirs = context.Pipe(duplex=False)
+        given = (cores[place % len(cores)], *words, theirs)
+        context.Process(target=work, args=given, daemon=True).start()
+        theirs.close()  # so that a dead process is an error here, not a wait
+        lines.append(ours)
+    return [line.recv() for line in lines]
+
+
+def shares(spent: dict[str, float]) -> dict[str, float]:
+    """Of the whole time."""
+    return {part: round(secs / sum(spent.values()), 3) for part, secs in spent.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--game", default="pong")
@@ -115,18 +137,9 @@ def main() -> None:
     parser.add_argument("--secs", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
-    cores, lines = sorted(os.sched_getaffinity(0)), []
-    for place in range(args.processes):
-        ours, theirs = context.Pipe(duplex=False)
-        words = (cores[place % len(cores)], args.game, args.epochs, args.secs, theirs)
-        context.Process(target=loop, args=words, daemon=True).start()
-        theirs.close()  # so that a dead process is an error here, not a wait
-        lines.append(ours)
-    told = [line.recv() for line in lines]
-    spent = told[0][1]
-    share = {part: round(secs / sum(spent.values()), 3) for part, secs in spent.items()}
-    print(json.dumps({"steps_per_s": sum(rate for rate, _ in told), "share": share}))
+    told = on_every_core(loop, args.processes, args.game, args.epochs, args.secs)
+    rate = sum(rate for rate, _ in told)
+    print(json.dumps({"steps_per_s": rate, "share": shares(told[0][1])}))
 
 
 if __name__ == "__main__":
