@@ -1,4 +1,4 @@
-"""Steps/s of Stable-Baselines3's PPO on BipedalWalker-v3: `bipedal_sb3.py dummy|subproc SECS`.
+"""Steps/s of Stable-Baselines3's PPO on BipedalWalker-v3: `bipedal_sb3.py dummy|subproc NUM_ENVS SECS`.
 
 Runs in the peers' own virtual environment and prints one JSON line.
 """
@@ -11,7 +11,7 @@ import time
 
 
 def main() -> None:
-    kind, secs = sys.argv[1], float(sys.argv[2])
+    kind, num_envs, secs = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
@@ -37,7 +37,6 @@ def main() -> None:
         def _on_step(self) -> bool:
             return time.perf_counter() - self.begun < secs
 
-    num_envs = 64 if kind == "dummy" else 2
     cls = DummyVecEnv if kind == "dummy" else SubprocVecEnv
     envs = VecNormalize(
         make_vec_env("BipedalWalker-v3", n_envs=num_envs, vec_env_cls=cls), norm_reward=False
