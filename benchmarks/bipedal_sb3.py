@@ -1,4 +1,4 @@
-"""Steps/s of Stable-Baselines3's PPO on BipedalWalker-v3: `bipedal_sb3.py dummy|subproc NUM_ENVS SECS`.
+"""Steps/s of Stable-Baselines3's PPO on BipedalWalker-v3: `bipedal_sb3.py dummy|subproc ENVS SECS`.
 
 Runs in the peers' own virtual environment and prints one JSON line.
 """

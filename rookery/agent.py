@@ -19,7 +19,7 @@ import torch
 from rookery.core.action import from_env_form, to_env_form
 from rookery.core.errors import UserError
 from rookery.core.spec import ACTION_MASK, Array, Arrays, LeafSpec
-from rookery.core.tensors import Tensors
+from rookery.core.tensors import Tensors, as_tensor
 from rookery.nets.policy import Policy
 from rookery.runs.trained import find_trained
 
@@ -109,7 +109,7 @@ class Agent:
 
 def _tensor(array: Array) -> torch.Tensor:
     """Torch takes neither read-only memory nor backward strides: those are copied."""
-    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    return as_tensor(np.require(array, requirements=["C", "W"]), torch.device("cpu"))
 
 
 def _by_name(obs: Any, prefix: str = "") -> dict[str, Any]:

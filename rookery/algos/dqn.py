@@ -28,7 +28,7 @@ from rookery.core.group import Group
 from rookery.core.schedule import Schedule, check_schedule, value_at
 from rookery.core.sequence import Sequences
 from rookery.core.spec import ACTION_MASK, Array, ArraySpec
-from rookery.core.tensors import Tensors
+from rookery.core.tensors import Tensors, as_tensor
 from rookery.nets.q_network import QNetwork
 from rookery.ops.priority import importance_weights, sequence_priorities
 from rookery.ops.q_learning import (
@@ -340,7 +340,7 @@ class DQN:
         return unrescale(value) if self.config.rescale else value
 
     def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
+        return as_tensor(array, self.device)
 
 
 def _legal(obs: Tensors) -> Tensor | None:

@@ -20,7 +20,7 @@ from rookery.core.names import load_object
 from rookery.core.records import Rollout
 from rookery.core.schedule import Schedule, check_schedule
 from rookery.core.spec import Array, Arrays
-from rookery.core.tensors import Tensors
+from rookery.core.tensors import Tensors, as_tensor
 from rookery.nets.normalizer import RunningMoments
 from rookery.ops.policy_gradient import masked_mean, standardize
 from rookery.ops.returns import discounted_returns, generalized_advantages
@@ -224,7 +224,7 @@ class Targets:
 
     def tensor(self, array: Any) -> Tensor:
         """``array`` where the policy computes."""
-        return torch.from_numpy(np.asarray(array)).to(self.device)
+        return as_tensor(np.asarray(array), self.device)
 
 
 ConfigT = TypeVar("ConfigT", bound=OnPolicyConfig)

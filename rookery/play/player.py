@@ -28,7 +28,7 @@ from rookery.core.action import to_env_units
 from rookery.core.errors import EnvironmentFault
 from rookery.core.seeding import seed_of, stream
 from rookery.core.spec import ACTION_MASK, Array, Arrays
-from rookery.core.tensors import Tensors
+from rookery.core.tensors import Tensors, as_tensor
 from rookery.envs import faults
 from rookery.envs.spaces import LeafError, concatenate_mask, env_action, obs_plan
 from rookery.play.drawn import Frame, draw, fps_of, make_drawn
@@ -151,7 +151,7 @@ class Player:
         """Ask the policy, in a block of equal rows: so its numbers are those of an evaluation."""
         policy = self.trained.policy
         obs = {
-            name: torch.from_numpy(np.repeat(leaf[None], BLOCK, 0)).to(policy.device)
+            name: as_tensor(np.repeat(leaf[None], BLOCK, 0), policy.device)
             for name, leaf in leaves.items()
         }
         reset = torch.full((BLOCK,), first, device=policy.device)

@@ -20,7 +20,7 @@ from torch import Tensor
 from rookery.algos.dqn import DQNConfig
 from rookery.algos.ngu import BONUS, NGUConfig
 from rookery.core.spec import Array, Arrays
-from rookery.core.tensors import Tensors
+from rookery.core.tensors import Tensors, as_tensor
 from rookery.envs.transition import StepResult
 from rookery.nets.curious import CuriousQNetwork
 from rookery.nets.q_network import ARM, LAST, QNetwork
@@ -154,7 +154,7 @@ class Curiosity(Indifference):
         return {name: self._tensor(leaf[rows]) for name, leaf in arrays.items()}
 
     def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.policy.device)
+        return as_tensor(array, self.policy.device)
 
 
 def curiosity_of(

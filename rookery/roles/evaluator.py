@@ -18,6 +18,7 @@ from rookery.core.action import to_env_units
 from rookery.core.errors import UserError
 from rookery.core.seeding import seed_of, stream
 from rookery.core.spec import Array
+from rookery.core.tensors import as_tensor
 from rookery.envs.episodes import EpisodeEnvs
 from rookery.envs.make import EnvConfig
 from rookery.nets.policy import Policy
@@ -159,8 +160,8 @@ def evaluate(
         with torch.inference_mode():
             obs = envs.start()
             while envs.running.any() and not should_stop():
-                seen = {name: torch.from_numpy(leaf[rows]).to(device) for name, leaf in obs.items()}
-                reset = torch.from_numpy(envs.begins[rows]).to(device)
+                seen = {name: as_tensor(leaf[rows], device) for name, leaf in obs.items()}
+                reset = as_tensor(envs.begins[rows], device)
                 noise = None if deterministic else _PerEpisode(rngs, envs.episode, len(rows))
                 out, state = policy.step(seen, state, reset, noise)
                 action = out.action[:lanes].cpu().numpy()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rookery.core.spec import Array, Arrays
-from rookery.core.tensors import Tensors
+from rookery.core.tensors import Tensors, as_tensor
 from rookery.envs.transition import StepResult, VectorEnv
 from rookery.nets.policy import Policy
 from rookery.roles.pulse import Pulse
@@ -67,7 +67,7 @@ class Lane:
 
     def tensor(self, array: Array) -> Tensor:
         """``array`` where the policy computes."""
-        return torch.from_numpy(array).to(self.device)
+        return as_tensor(array, self.device)
 
     def save_state(self) -> State | None:
         """Where its episodes are, or None if the environments cannot say."""

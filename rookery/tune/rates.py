@@ -14,7 +14,7 @@ from rookery.core.records import Rollout
 from rookery.core.seeding import stream
 from rookery.core.signature import Signature
 from rookery.core.spec import Array, Arrays, zeros
-from rookery.core.tensors import Tensors
+from rookery.core.tensors import Tensors, as_tensor
 from rookery.envs.make import make_vector
 from rookery.nets.policy import Policy
 from rookery.roles.build import batch_spec, build_learner, build_policy, compute_threads
@@ -118,7 +118,7 @@ def _fill(rollout: Rollout, obs: Arrays) -> None:
 
 
 def _tensors(policy: Policy, arrays: Arrays) -> Tensors:
-    return {name: torch.from_numpy(array).to(policy.device) for name, array in arrays.items()}
+    return {name: as_tensor(array, policy.device) for name, array in arrays.items()}
 
 
 def _discard(_: object) -> None:
