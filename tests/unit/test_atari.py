@@ -504,9 +504,11 @@ def test_all_bundled_games_are_known_under_both_names() -> None:
     assert game_of(find_spec("Pong-v4")) is None, "its frame skip is random"
 
 
-@pytest.mark.slow
-def test_all_bundled_games_can_be_played() -> None:
-    for env_id in all_ids():
+@pytest.mark.parametrize(
+    "every", [pytest.param(8, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)]
+)
+def test_all_bundled_games_can_be_played(every: int) -> None:
+    for env_id in all_ids()[::every]:
         game = game_of(find_spec(env_id))
         assert game is not None
         envs = AtariVector(game, 1, AtariConfig(), max_steps=9, life_loss=True)
