@@ -63,6 +63,8 @@ class PolicyConfig:
     """The mean of a Box action goes through tanh, so that it stays within the bounds."""
     dueling: bool = False
     """Action values are a state's value and each action's advantage; for dqn and its kin."""
+    value_gain: float = 1.0
+    """How large action values are at first; 0: all are 0, so that none is preferred by chance."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """What torsos compute in; weights stay float32. auto: bf16 if this machine trains images faster
     with it, which is tried when a run begins, else fp32."""
@@ -73,6 +75,8 @@ class PolicyConfig:
                 f"policy.log_std_min: {self.log_std_min:g} must be below policy.log_std_init, "
                 f"which is {self.log_std_init:g}"
             )
+        if self.value_gain < 0:
+            raise UserError(f"policy.value_gain: must not be negative, got {self.value_gain:g}")
         if any(size < 1 for size in self.hidden):
             raise UserError(f"policy.hidden: sizes must be positive, got {list(self.hidden)}")
         if self.core_size < 1:

@@ -64,7 +64,7 @@ class QNetwork(Policy):
 
     def _head(self, size: int) -> nn.Linear:
         head = nn.Linear(self.out_features, size)
-        initialize(head, self.config.init, gain=1.0)
+        initialize(head, self.config.init, gain=self.config.value_gain)
         return head
 
     def distribution(

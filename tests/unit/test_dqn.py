@@ -199,6 +199,16 @@ def test_dueling_values_count_advantages_from_their_mean() -> None:
     assert torch.allclose(values.mean(-1), policy.state_head(features).squeeze(-1), atol=1e-6)
 
 
+@pytest.mark.parametrize("dueling", [False, True])
+def test_values_may_all_be_zero_at_first(dueling: bool) -> None:
+    none, usual = (network(dueling=dueling, value_gain=gain) for gain in (0.0, 1.0))
+    obs, reset = {"obs": torch.randn(5, 3)}, torch.zeros(5, dtype=torch.bool)
+    assert not none.values(obs, {}, reset)[0].any()
+    assert usual.values(obs, {}, reset)[0].all()
+    with pytest.raises(UserError, match=r"policy\.value_gain"):
+        network(value_gain=-1.0)
+
+
 def test_forbidden_actions_are_neither_best_nor_drawn() -> None:
     values = torch.tensor([[5.0, 1.0, 2.0, 0.0]])
     mask = torch.tensor([[0, 1, 1, 0]])
