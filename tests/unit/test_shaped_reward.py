@@ -14,6 +14,7 @@ from rookery.algos.a2c import A2C, A2CConfig
 from rookery.cli.main import main
 from rookery.core.errors import UserError
 from rookery.core.spec import Array, Arrays
+from rookery.envs.bipedal import FALL, TIME, pressing_on
 from rookery.envs.snake import CARE, LOW_STORE, with_care
 from tests.rollouts import random_rollout, small_policy
 
@@ -111,3 +112,11 @@ def test_a_snake_with_care_minds_low_stores() -> None:
     reward = np.array([[0.0, -2.0, 0.0, 0.0]], np.float32)
     shaped = with_care(reward, {"obs": features})
     np.testing.assert_allclose(shaped, [[0.0, -2.0, -CARE, -1.25 * CARE]], rtol=1e-6)
+
+
+def test_a_walker_that_presses_on_fears_falls_less_and_pays_for_time() -> None:
+    reward = np.array([[-100.0, 0.3, 0.0]], np.float32)
+    shaped = pressing_on(reward, {})
+    np.testing.assert_allclose(shaped, [[FALL - TIME, 0.3 - TIME, -TIME]], rtol=1e-6)
+    discounted_wait = -TIME / (1 - 0.99)
+    assert FALL < discounted_wait < 0, "waiting for ever costs, but less than to fall at once"
