@@ -57,6 +57,8 @@ def trained(game: str, minutes: float) -> Path:
 def score_at(records: list[dict[str, Any]], secs: float) -> str:
     """Mean return of the games that ended in training around ``secs``."""
     games = [record for record in records if record.get("rollout/return_mean") is not None]
+    if not games:
+        return "no game over yet"
     nearest = min(games, key=lambda record: abs(record["wall_secs"] - secs))
     return f"{nearest['rollout/return_mean']:,.1f}"
 
