@@ -1,6 +1,6 @@
 """BipedalWalker-v3, PPO at like work: steps/s of ours and of Stable-Baselines3, interleaved.
 
-    python benchmarks/bipedal.py [--secs 60] [--repeats 3]
+    python benchmarks/bipedal.py [--secs 60] [--repeats 3] [--only NAME ...]
 
 All train two 64x64 tanh networks with 4 epochs and minibatches of 1,024 on batches of 8,192 steps.
 Ours: `rookery train bipedal`, two workers, with envpool and with gymnasium's environments.
@@ -58,15 +58,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--secs", type=float, default=60.0)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="rows that hold one of these")
     args = parser.parse_args()
-    rates: dict[str, list[float]] = {name: [] for name in (*OURS, *THEIRS)}
+    names = [
+        name
+        for name in (*OURS, *THEIRS)
+        if not args.only or any(part.lower() in name.lower() for part in args.only)
+    ]
+    rates: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(args.repeats):
-        for name, backend in OURS.items():
-            rates[name].append(ours(backend, args.secs))
-        for name, (kind, num_envs) in THEIRS.items():
-            rates[name].append(theirs(kind, num_envs, args.secs))
+        for name in names:
+            if name in OURS:
+                rates[name].append(ours(OURS[name], args.secs))
+            else:
+                rates[name].append(theirs(*THEIRS[name], args.secs))
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    best = max(medians[name] for name in THEIRS)
+    best = max((medians[name] for name in THEIRS if name in medians), default=float("nan"))
     print("| system | env steps/s (median) | runs | against the best of Stable-Baselines3 |")
     print("|---|---|---|---|")
     for name, values in rates.items():

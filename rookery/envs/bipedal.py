@@ -14,6 +14,8 @@ FloatArray = NDArray[np.floating]
 
 FALL = -10.0
 """What a fall costs, instead of 100."""
+SURE_FALL = -30.0
+"""What it costs a walker that gets over most obstacles."""
 TIME = 0.03
 """What every step costs."""
 
@@ -26,4 +28,13 @@ def pressing_on(reward: FloatArray, obs: Mapping[str, FloatArray]) -> FloatArray
     ``ppo.shape_reward``: ``reward`` [T, B].
     """
     shaped: FloatArray = np.maximum(reward, FALL) - TIME
+    return shaped
+
+
+def sure_footed(reward: FloatArray, obs: Mapping[str, FloatArray]) -> FloatArray:
+    """The same for a walker that has learned by :func:`pressing_on`: a fall costs more.
+
+    It no longer waits, so what is left to learn is not to fall. ``reward`` [T, B].
+    """
+    shaped: FloatArray = np.maximum(reward, SURE_FALL) - TIME
     return shaped

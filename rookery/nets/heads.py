@@ -163,12 +163,12 @@ class Gaussian:
     def log_prob(self, action: Tensor) -> Tensor:
         """Log-density, summed over the elements."""
         scaled = (action - self.mean) * torch.exp(-self.log_std)
-        return (-0.5 * scaled**2 - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return -0.5 * scaled.square().sum(-1) - (self.log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def entropy(self) -> Tensor:
         """``log std + (1 + log 2 pi) / 2``, summed over the elements."""
         each = self.log_std + 0.5 * (1.0 + math.log(2 * math.pi))
-        return each.expand_as(self.mean).sum(-1)
+        return each.sum(-1).expand(self.mean.shape[:-1])
 
 
 class ActionHead(nn.Module):

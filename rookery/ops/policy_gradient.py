@@ -29,17 +29,20 @@ def approximate_kl(log_ratio: Tensor) -> Tensor:
     return torch.expm1(log_ratio) - log_ratio
 
 
-def masked_mean(values: Tensor, mask: Tensor, total: Total = lambda sums: sums) -> Tensor:
+def masked_mean(values: Tensor, mask: Tensor, total: Total | None = None) -> Tensor:
     """Mean of ``values`` where ``mask`` (0 or 1, same shape).
 
     ``total`` adds sums up over all who hold a part of the values.
     """
-    sums = total(torch.stack([(values * mask).sum(), mask.sum()]))
-    return sums[0] / sums[1].clamp(min=1.0)
+    # A dot product reads both once; a loss of small batches is mostly the number of its kernels.
+    masked, num = torch.dot(values.reshape(-1), mask.reshape(-1)), mask.sum()
+    if total is not None:
+        masked, num = total(torch.stack([masked, num]))
+    return masked / num.clamp(min=1.0)
 
 
 def standardize(
-    values: Tensor, mask: Tensor, eps: float = 1e-8, total: Total = lambda sums: sums
+    values: Tensor, mask: Tensor, eps: float = 1e-8, total: Total | None = None
 ) -> Tensor:
     """``values`` shifted and scaled to mean 0 and deviation 1 over the masked entries."""
     mean = masked_mean(values, mask, total)

@@ -14,7 +14,7 @@ from rookery.algos.a2c import A2C, A2CConfig
 from rookery.cli.main import main
 from rookery.core.errors import UserError
 from rookery.core.spec import Array, Arrays
-from rookery.envs.bipedal import FALL, TIME, pressing_on
+from rookery.envs.bipedal import FALL, SURE_FALL, TIME, pressing_on, sure_footed
 from rookery.envs.snake import CARE, LOW_STORE, with_care
 from tests.rollouts import random_rollout, small_policy
 
@@ -120,3 +120,10 @@ def test_a_walker_that_presses_on_fears_falls_less_and_pays_for_time() -> None:
     np.testing.assert_allclose(shaped, [[FALL - TIME, 0.3 - TIME, -TIME]], rtol=1e-6)
     discounted_wait = -TIME / (1 - 0.99)
     assert FALL < discounted_wait < 0, "waiting for ever costs, but less than to fall at once"
+
+
+def test_a_sure_footed_walker_fears_falls_more_and_pays_for_time_alike() -> None:
+    reward = np.array([[-100.0, 0.3, 0.0]], np.float32)
+    shaped = sure_footed(reward, {})
+    np.testing.assert_allclose(shaped, [[SURE_FALL - TIME, 0.3 - TIME, -TIME]], rtol=1e-6)
+    assert SURE_FALL < FALL
