@@ -6,6 +6,7 @@ import logging
 import time
 from functools import partial
 
+from rookery.core.patience import Patience
 from rookery.engines.hogwild_wiring import HogwildWiring, Replica, on_worker
 from rookery.engines.keeper import Keeper, Order, read_order
 from rookery.engines.together import build_together
@@ -87,9 +88,9 @@ def _note(keeper: Keeper, holder: Holder, tally: Tally) -> None:
 
 def _await_ends(memory: HogwildMemory) -> None:
     """So that the last checkpoint has every step that was made."""
-    deadline = time.monotonic() + END_SECS
+    patience = Patience(END_SECS)
     while not memory.ledger[:-1, ENDED].all():
-        if time.monotonic() > deadline:
+        if patience.over():
             late = (memory.ledger[:-1, ENDED] == 0).nonzero()[0].tolist()
             _LOG.warning("workers %s did not end within %.0f s", late, END_SECS)
             return

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from rookery.cli.settings import config_from_tree
+from rookery.core.patience import Patience
 from rookery.core.signature import Signature
 from rookery.engines.replayed import snapshot_part
 from rookery.roles.learner import Learner, Update, load_weights
@@ -102,12 +103,12 @@ class Keeper:
         """Save the end, and wait for the scores of what was saved, unless interrupted or solved."""
         session = self.session
         session.finish(self.learner.save_state)
-        deadline = time.monotonic() + EVALUATION_TIMEOUT_SECS
+        patience = Patience(EVALUATION_TIMEOUT_SECS)
         enough = ("interrupted", "solved")
         while session.pending and session.outcome and session.outcome.state not in enough:
             self._request()
             self._hear()
-            if time.monotonic() > deadline:
+            if patience.over():
                 _LOG.warning("no evaluation came within %.0f s", EVALUATION_TIMEOUT_SECS)
                 return
             time.sleep(0.02)

@@ -13,6 +13,7 @@ import select
 from typing import Any
 
 from rookery.core.errors import EnvironmentFault, RunFailed, StopRun
+from rookery.core.patience import Attention
 from rookery.core.signature import Signature
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
@@ -21,6 +22,7 @@ from rookery.engines.interrupt import Interrupt
 from rookery.engines.local_roles import AnyWiring, wiring_of
 from rookery.engines.nursery import ANSWER_SECS, Child, Nursery
 from rookery.engines.wiring import RESTARTS
+from rookery.envs.timeout import certain_secs
 from rookery.programs.formations import build_program
 from rookery.programs.graph import Program
 from rookery.programs.validate import validate
@@ -91,6 +93,7 @@ class _Driver:
         self.keeper = next(name for name in KEEPERS if program.has(name))
         self.fleet = Fleet(job.run, nursery)
         self.evaluating: list[int] = []
+        self.attention = Attention()
 
     def launch(self, resume: Checkpoint | None) -> None:
         """Start every member, going on from ``resume`` if there is one."""
@@ -305,12 +308,13 @@ class _Driver:
 
     def _check_environments(self) -> None:
         """Kill who has been inside an environment for too long."""
-        limit = self.job.config.env.step_timeout_secs + HANG_GRACE_SECS
+        limit = certain_secs(self.job.config.env.step_timeout_secs) + HANG_GRACE_SECS
+        begun = self.attention.look()
         for member in self.fleet.members:
             if member.role not in ACTING or self.wiring is None or member.process is None:
                 continue
             cells = self.wiring.acting_pulse(member.replica)
-            if secs_in_env(cells) > limit and member.process.poll() is None:
+            if secs_in_env(cells, begun) > limit and member.process.poll() is None:
                 member.hung = True
                 cells[:] = 0.0
                 member.process.kill()

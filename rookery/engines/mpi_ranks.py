@@ -18,10 +18,12 @@ import safetensors.torch
 import torch
 
 from rookery.core.errors import EnvironmentFault
+from rookery.core.patience import Attention
 from rookery.core.signature import Signature
 from rookery.core.spec import ArraySpec
 from rookery.engines.engine import Job
 from rookery.engines.together import build_together
+from rookery.envs.timeout import certain_secs
 from rookery.params.flat import FlatParams
 from rookery.params.shared_memory import SharedParams, param_specs
 from rookery.programs.formations import AllreduceConfig, build_program
@@ -182,13 +184,14 @@ class Watch:
 
     def __init__(self, ranks: World, config: RunConfig) -> None:
         self.ranks, self.config = ranks, config
-        self.limit_secs = config.env.step_timeout_secs + SILENCE_SECS
+        self.limit_secs = certain_secs(config.env.step_timeout_secs) + SILENCE_SECS
         self.reset()
 
     def reset(self) -> None:
         """A round begins."""
         self.heard = dict.fromkeys(range(1, self.ranks.size), time.monotonic())
         self.looked = time.monotonic()
+        self.attention = Attention()
 
     def look(self) -> None:
         """End the job if a rank has been silent for too long."""
@@ -196,10 +199,11 @@ class Watch:
         if moment - self.looked < BEAT_SECS / 2:
             return
         self.looked = moment
+        begun = self.attention.look()
         for rank in self.ranks.heard():
             self.heard[rank] = moment
         silent = min(self.heard, key=lambda rank: self.heard[rank], default=None)
-        if silent is not None and moment - self.heard[silent] > self.limit_secs:
+        if silent is not None and moment - max(self.heard[silent], begun) > self.limit_secs:
             raise EnvironmentFault(
                 f"{self.ranks.name(silent)} has been silent for {self.limit_secs:g} s: it hangs, "
                 f"most likely in its environment {self.config.env.id} (env.step_timeout_secs is "

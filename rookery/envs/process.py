@@ -30,6 +30,7 @@ from rookery.core.spec import Array, Arrays, ArraySpec, LeafSpec, LeafSpecs
 from rookery.envs import process_link as link_
 from rookery.envs.episode_log import join_states, require_header, split_state, state_header
 from rookery.envs.process_link import Link, LinkClosedError
+from rookery.envs.timeout import certain_secs
 from rookery.envs.transition import StepResult
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class ProcessVector:
     ) -> None:
         self._name = config.id
         self._first_env = first_env
-        self._timeout_secs = config.step_timeout_secs + GRACE_SECS
+        self._timeout_secs = certain_secs(config.step_timeout_secs) + GRACE_SECS
         self.num_envs = num_envs
         self._workers: list[_Worker] = []
         self._stop = weakref.finalize(self, _stop, self._workers)

@@ -8,6 +8,7 @@ arrays as JSON and raw bytes. Nothing is pickled.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import socket
@@ -17,11 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from rookery.core.patience import Patience
 from rookery.core.signature import form_from_json, form_to_json
 from rookery.core.spec import Arrays, ArraySpec, LeafSpec
 
 _HEADER = struct.Struct("<cQ")
 _ALIGN = 64
+_LOOK_SECS = 1.0
+"""Whoever waits looks so often; see :mod:`rookery.core.patience`."""
 
 START = b"b"
 """To the worker: the configuration (JSON). Answer DONE with its leaves."""
@@ -62,17 +66,20 @@ class Link:
 
     def receive(self, timeout_secs: float | None) -> tuple[bytes, bytes]:
         """The next message; TimeoutError if none comes in time (None: wait for ever)."""
-        self._sock.settimeout(timeout_secs)
-        kind, length = _HEADER.unpack(self._exactly(_HEADER.size))
-        return kind, self._exactly(length) if length else b""
+        self._sock.settimeout(None if timeout_secs is None else min(timeout_secs, _LOOK_SECS))
+        patience = Patience(math.inf if timeout_secs is None else timeout_secs)
+        kind, length = _HEADER.unpack(self._exactly(_HEADER.size, patience))
+        return kind, self._exactly(length, patience) if length else b""
 
-    def _exactly(self, count: int) -> bytes:
+    def _exactly(self, count: int, patience: Patience) -> bytes:
         parts: list[bytes] = []
         while count:
             try:
                 part = self._sock.recv(min(count, 1 << 20))
             except TimeoutError:
-                raise
+                if patience.over():
+                    raise
+                continue
             except OSError as error:
                 raise LinkClosedError from error
             if not part:

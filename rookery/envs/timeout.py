@@ -11,6 +11,9 @@
 
 Outside the main thread signals cannot be used, and the deadline does nothing.
 
+The clock goes on while a process is stopped (Ctrl-Z, a scheduler). So the first alarm only asks
+for a second one, a little later: code that did not hang has returned by then.
+
 The handler is installed once and stays, since exchanging it costs more than a small step. Alarms
 that no deadline set are passed on to the handler found before; a timer of somebody else's stands
 still while a guarded block runs.
@@ -26,8 +29,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 _MAIN_THREAD = threading.main_thread().ident
-_AGAIN_SECS = 1.0
-"""Fire again this often: code that swallows the first exception must not hang for ever."""
+CONFIRM_SECS = 5.0
+"""The most between the first alarm and the second, and between all that follow: code that swallows
+the exception must not hang for ever."""
+
+
+def certain_secs(secs: float) -> float:
+    """When a deadline of ``secs`` has raised for certain."""
+    return secs + min(secs, CONFIRM_SECS)
 
 
 class TimeUp(BaseException):
@@ -39,6 +48,8 @@ class _Alarm:
 
     def __init__(self) -> None:
         self.armed = False
+        self.confirm_secs: float | None = None
+        """How long after the first alarm the block is given; None: the first was heard."""
         self._before: Any = None
 
     def install(self) -> None:
@@ -51,7 +62,11 @@ class _Alarm:
     def fire(self, signum: int, frame: FrameType | None) -> None:
         """Raise in the guarded block, or pass somebody else's alarm on."""
         if self.armed:
-            raise TimeUp
+            if self.confirm_secs is None:
+                raise TimeUp
+            setitimer(ITIMER_REAL, self.confirm_secs, self.confirm_secs)
+            self.confirm_secs = None
+            return
         if callable(self._before):
             self._before(signum, frame)
 
@@ -76,12 +91,17 @@ class Deadline:
             _ALARM.install()
             self._installed = True
         _ALARM.armed = True
-        self._timer_before = setitimer(ITIMER_REAL, self.secs, _AGAIN_SECS)
+        self._timer_before = self._set_timer()
 
     def restart(self) -> None:
         """Give the guarded block the full time again."""
         if _ALARM.armed and get_ident() == _MAIN_THREAD:
-            setitimer(ITIMER_REAL, self.secs, _AGAIN_SECS)
+            self._set_timer()
+
+    def _set_timer(self) -> tuple[float, float]:
+        """The timer that there was before."""
+        _ALARM.confirm_secs = min(self.secs, CONFIRM_SECS)
+        return setitimer(ITIMER_REAL, self.secs, _ALARM.confirm_secs)
 
     def __exit__(
         self,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from rookery.core.errors import RunFailed
+from rookery.core.patience import Patience
 from rookery.core.spec import Arrays, ArraySpec
 from rookery.core.tensors import Tensors
 
@@ -53,7 +54,7 @@ class SharedParams:
 
     def get(self, newer_than: int) -> tuple[int, Tensors] | None:
         """Version and a private copy of the weights, if newer."""
-        deadline = time.monotonic() + READ_TIMEOUT_SECS
+        patience = Patience(READ_TIMEOUT_SECS)
         while True:
             before = int(self.header[_SEQUENCE])
             version = int(self.header[_VERSION]) - 1
@@ -64,6 +65,6 @@ class SharedParams:
                     self._copy[name].copy_(value)
                 if int(self.header[_SEQUENCE]) == before:
                     return version, self._copy
-            if time.monotonic() > deadline:
+            if patience.over():
                 raise RunFailed("reading weights took too long: the learner died while publishing")
             time.sleep(0)

@@ -43,10 +43,11 @@ class Pulse:
         self.cells[WAIT_SECS] += time.monotonic() - started
 
 
-def secs_in_env(cells: Array) -> float:
-    """How long the role has been inside its environment; 0 when it is not."""
+def secs_in_env(cells: Array, not_before: float = 0.0) -> float:
+    """How long the role has been inside its environment, counted from ``not_before`` on; 0 when it
+    is not."""
     since = float(cells[ENV_SINCE])
-    return time.monotonic() - since if since else 0.0
+    return time.monotonic() - max(since, not_before) if since else 0.0
 
 
 def shares(cells: Array) -> dict[str, float]:

@@ -11,6 +11,7 @@ import time
 import numpy as np
 
 from rookery.core.errors import RunFailed
+from rookery.core.patience import Patience
 from rookery.core.spec import Array, Arrays, ArraySpec
 
 FULL_TIMEOUT_SECS = 600.0
@@ -41,9 +42,9 @@ class Rings:
     def push(self, writer: int, row: Array) -> None:
         """Add a row of at most ``columns`` numbers; waits while the ring is full."""
         capacity, written = self.rows.shape[1], int(self.written[writer])
-        deadline = time.monotonic() + FULL_TIMEOUT_SECS
+        patience = Patience(FULL_TIMEOUT_SECS)
         while written - self.read[writer] >= capacity:
-            if time.monotonic() > deadline:
+            if patience.over():
                 raise RunFailed(
                     f"worker-{writer} told {capacity} things that nobody read for "
                     f"{FULL_TIMEOUT_SECS:g} s: the keeper hangs; its log says more"

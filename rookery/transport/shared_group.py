@@ -9,7 +9,6 @@ A member that dies leaves nothing locked; whoever supervises ends the others.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rookery.core.errors import RunFailed
+from rookery.core.patience import Patience
 from rookery.core.spec import Array, Arrays, ArraySpec
 from rookery.transport.wake import Wake
 
@@ -121,10 +121,10 @@ class SharedGroup:
             self._sleep_until_all_here()
 
     def _sleep_until_all_here(self) -> None:
-        deadline = time.monotonic() + self.timeout_secs
+        patience = Patience(self.timeout_secs)
         while not self._all_here():
             self.bells[self.rank].wait(SLICE_SECS)
-            if time.monotonic() > deadline:
+            if patience.over():
                 late = np.flatnonzero(self.arrived < self.round).tolist()
                 names = ", ".join(f"worker-{rank}" for rank in late)
                 raise RunFailed(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from rookery.core.patience import STOOD_STILL_SECS
 from rookery.runs.checkpoint import load_checkpoint
 from tests.faults import processes as p
 
@@ -173,9 +176,9 @@ def test_hanging_environment_is_replaced_when_asked(run: Path, tmp_path: Path) -
 
 
 def nursery_of(run: Path) -> int:
-    """The parent of the run's processes."""
-    pid = p.until(lambda: p.members(run).get("learner-0"), "a learner")
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    """Who starts the run's processes, once it has started the learner."""
+    p.until(lambda: p.members(run).get("learner-0"), "a learner")
+    return int(p.until(lambda: p.everyone(run).get("nursery"), "a nursery"))
 
 
 def test_killed_nursery_takes_the_fleet_back_to_the_last_checkpoint(run: Path) -> None:
@@ -199,7 +202,7 @@ def test_nursery_killed_too_often_stops_the_run(run: Path) -> None:
     process = trained(run, "--steps", "1000000", "--supervise.max_restarts", "1")
     first = nursery_of(run)
     p.kill(first)
-    p.until(lambda: "learner-0" in p.members(run) and nursery_of(run) != first, "a new nursery")
+    p.until(lambda: p.everyone(run).get("nursery") not in (None, first), "a new nursery")
     p.kill(nursery_of(run))
     code, errors = finish(process)
     assert code == 4
@@ -209,8 +212,6 @@ def test_nursery_killed_too_often_stops_the_run(run: Path) -> None:
 
 
 def test_stopped_nursery_is_found_out(run: Path) -> None:
-    import os
-
     process = trained(run, "--steps", "3000")
     os.kill(nursery_of(run), signal.SIGSTOP)
     p.kill(p.members(run)["actor-0"])
@@ -218,3 +219,22 @@ def test_stopped_nursery_is_found_out(run: Path) -> None:
     assert code == 0, errors
     assert "nursery: killed by SIGKILL" in errors
     assert not p.everyone(run)
+
+
+def test_a_run_that_was_suspended_goes_on(run: Path) -> None:
+    """Stopped as a whole for longer than a step may take, in the middle of steps."""
+    process = p.start(
+        run, WORLD, *SMALL, "--env.kwargs", "{step_secs: 0.02}", "--env.step_timeout_secs", "1",
+        "--steps", "1200",
+    )  # fmt: skip
+    p.until(lambda: len(list(p.records(run))) > 1, "a record")
+    everyone = [process.pid, *p.everyone(run).values()]
+    for pid in everyone:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(STOOD_STILL_SECS + 3.0)
+    for pid in everyone:
+        os.kill(pid, signal.SIGCONT)
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "hung" not in errors
+    assert "replaced" not in errors
