@@ -140,6 +140,8 @@ class Learned(NamedTuple):
     metrics: Tensors
     priorities: Tensor
     """``[N]``"""
+    num_steps: Tensor
+    """Steps that the loss is a mean over."""
 
 
 @dataclass(slots=True)
@@ -161,6 +163,25 @@ class SequenceBatch:
     def rows(self, start: int, stop: int | None = None) -> Tensors:
         """Observations of some rows."""
         return {name: leaf[start:stop] for name, leaf in self.obs.items()}
+
+    def columns(self, some: slice) -> SequenceBatch:
+        """Some sequences."""
+
+        def of(leaves: Tensors) -> Tensors:
+            return {name: leaf[:, some] for name, leaf in leaves.items()}
+
+        return SequenceBatch(
+            obs=of(self.obs),
+            reset=self.reset[:, some],
+            action=self.action[:, some],
+            reward=self.reward[:, some],
+            terminated=self.terminated[:, some],
+            truncated=self.truncated[:, some],
+            mask=self.mask[:, some],
+            state={name: leaf[some] for name, leaf in self.state.items()},
+            extra=of(self.extra),
+            weight=self.weight[some],
+        )
 
 
 class DQN:
@@ -225,7 +246,7 @@ class DQN:
                 "target_mean": torch.where(mask, goal[0], 0.0).sum() / count,
                 "error_mean": error.abs().sum() / count,
             }
-        return Learned(loss, metrics, sequence_priorities(error, mask, self.config.eta))
+        return Learned(loss, metrics, sequence_priorities(error, mask, self.config.eta), count)
 
     def lr_scales(self, policy: QNetwork) -> list[tuple[nn.Module, float]]:
         """Modules within ``policy`` that learn at another rate, and how many times that."""

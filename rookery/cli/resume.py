@@ -19,6 +19,7 @@ FLAGS = {
     "engine": "inline, local or mpi",
     "actors": "N: number of actors (formations sync and async)",
     "workers": "N: number of workers (formations allreduce and hogwild)",
+    "learners": "N: number of learners (formation replay)",
     "device": "cpu, cuda, cuda:1 ...",
     "lr": "learning rate",
     "log_every": "N: a record each this many steps",

@@ -131,11 +131,11 @@ class Schema:
         }
 
     def _replica_flags(self) -> dict[str, str]:
-        """``actors`` or ``workers``, whichever the formation has."""
+        """``actors``, ``workers`` and ``learners``, whichever the formation has."""
         known = {field.name for field in fields(formation_config_class(self.formation))}
         return {
             role: f"{self.formation}.num_{role}"
-            for role in ("actors", "workers")
+            for role in ("actors", "workers", "learners")
             if f"num_{role}" in known
         }
 

@@ -53,3 +53,8 @@ class Alone:
     def first(self, values: Array) -> Array:
         """Its own."""
         return np.asarray(values)
+
+
+def share_of(num: int, group: Group) -> slice:
+    """Which of ``num`` columns are this member's; they differ by one at most."""
+    return slice(num * group.rank // group.size, num * (group.rank + 1) // group.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +17,16 @@ from rookery.engines.group_wiring import GroupWiring
 from rookery.engines.hogwild_roles import keep, work_without_lock
 from rookery.engines.hogwild_wiring import HogwildWiring
 from rookery.engines.keeper import Keeper, Order, read_order, restore_learner
-from rookery.engines.replay_roles import hold
+from rookery.engines.replay_roles import hold, learn_together
 from rookery.engines.replay_wiring import ReplayWiring
 from rookery.engines.together import build_together
+from rookery.engines.waiting import POLL_SECS, complain, fleet_shares
 from rookery.engines.wiring import Wiring
 from rookery.programs.formations import AllreduceConfig
 from rookery.roles.build import build_policy
 from rookery.roles.evaluator import evaluate_config
-from rookery.roles.learner import Learner, load_weights
+from rookery.roles.learner import load_weights
 from rookery.roles.pulse import Pulse, shares
-from rookery.roles.replay_learner import ReplayLearner
 from rookery.roles.worker import Worker
 from rookery.runs.checkpoint import load_checkpoint
 from rookery.runs.config import RunConfig
@@ -33,8 +34,6 @@ from rookery.transport.control import Control, Listener
 
 _LOG = logging.getLogger(__name__)
 
-POLL_SECS = 0.2
-COMPLAIN_SECS = 30.0
 GO_ON = np.ones(1)
 
 
@@ -83,7 +82,8 @@ def learn(order: Order, control: Control, listener: Listener) -> None:
     config, signature = read_order(order)
     wiring = _attach(order, config, signature)
     learner, source = wiring.build_learner(signature)
-    keeper = Keeper(order, config, learner, control, listener, lambda: _fleet(wiring, learner))
+    fleet = partial(fleet_shares, wiring, learner)
+    keeper = Keeper(order, config, learner, control, listener, fleet)
     keeper.begin()
     waited = time.monotonic()
     with keeper:
@@ -93,7 +93,7 @@ def learn(order: Order, control: Control, listener: Listener) -> None:
                 waited = time.monotonic()
             else:
                 learner.wait(POLL_SECS)
-                waited = _complain(waited, source.missing())
+                waited = complain(waited, source.missing())
         keeper.conclude()
     keeper.report()
 
@@ -140,22 +140,6 @@ def _lead(worker: Worker, group: Group, keeper: Keeper) -> None:
     keeper.report()
 
 
-def _complain(waited: float, missing: list[int]) -> float:
-    moment = time.monotonic()
-    if moment - waited < COMPLAIN_SECS:
-        return waited
-    names = ", ".join(f"actor-{actor}" for actor in missing) or "replay"
-    _LOG.warning("waiting for experience of %s for %.0f s", names, moment - waited)
-    return moment
-
-
-def _fleet(wiring: Wiring, learner: Learner | ReplayLearner) -> dict[str, float]:
-    """Who waits for whom: the bottleneck of the fleet."""
-    return wiring.shares("actor") | {
-        "fleet/learner_wait_share": shares(learner.pulse.cells)["wait"]
-    }
-
-
 def _group(wiring: GroupWiring) -> dict[str, float]:
     """Who waits for whom; the slowest worker is the one that waits least."""
     waits = [shares(cells)["wait"] for cells in wiring.acting_pulses()]
@@ -189,7 +173,7 @@ LOOPS: dict[str, dict[str, Loop]] = {
     "sync": {"actor": act, "learner": learn, "evaluator": judge},
     "allreduce": {"worker": work, "evaluator": judge},
     "async": {"actor": act, "learner": learn, "evaluator": judge},
-    "replay": {"actor": act, "replay": hold, "learner": learn, "evaluator": judge},
+    "replay": {"actor": act, "replay": hold, "learner": learn_together, "evaluator": judge},
     "hogwild": {"worker": work_without_lock, "keeper": keep, "evaluator": judge},
 }
 """The loop of each role of each formation."""

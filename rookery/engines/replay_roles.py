@@ -1,27 +1,34 @@
-"""The loop of the role that only formation ``replay`` has."""
+"""The loops of the roles of formation ``replay``: replay, and learners that compute as one."""
 
 from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from pathlib import Path
 
-from rookery.engines.keeper import Order, read_order
+import numpy as np
+
+from rookery.engines.keeper import Keeper, Order, read_order, restore_learner
 from rookery.engines.replay_wiring import ReplayWiring
 from rookery.engines.replayed import (
     build_replay,
     checkpoint_steps,
     replay_configs,
 )
+from rookery.engines.waiting import POLL_SECS, complain, fleet_shares
 from rookery.replay.store import ReplayStore
 from rookery.roles.replay import Replay
+from rookery.roles.replay_learner import ReplayLearner
 from rookery.roles.replay_server import ReplayServer
 from rookery.runs.directory import RunDirectory
 from rookery.transport.control import Control, Listener
+from rookery.transport.sample_slots import SlotSource
 
 _LOG = logging.getLogger(__name__)
-POLL_SECS = 0.2
 TELL_SECS = 0.5
+OVER, LEARN, WAIT = (np.array([word]) for word in range(3))
+"""What the first learner tells the others: all do as it does."""
 
 
 def hold(order: Order, control: Control, listener: Listener) -> None:
@@ -53,6 +60,47 @@ def hold(order: Order, control: Control, listener: Listener) -> None:
         if time.monotonic() - told > TELL_SECS:
             told = time.monotonic()
             wiring.replay_metrics[:] = list(replay.metrics().values())
+
+
+def learn_together(order: Order, control: Control, listener: Listener) -> None:
+    """A learner's process; the first one keeps the session, the others do what it does."""
+    config, signature = read_order(order)
+    wiring = ReplayWiring.attach(config, signature, order["fds"])
+    learner, source = wiring.build_learner(signature, order["replica"])
+    if order["replica"] == 0:
+        fleet = partial(fleet_shares, wiring, learner)
+        keeper = Keeper(order, config, learner, control, listener, fleet)
+        _lead(learner, source, keeper)
+    else:
+        restore_learner(order, learner)
+        control.send("started")
+        learner.start()
+        _follow(learner)
+
+
+def _lead(learner: ReplayLearner, source: SlotSource, keeper: Keeper) -> None:
+    group = learner.group
+    keeper.begin()
+    waited = time.monotonic()
+    with keeper:
+        while keeper.go_on():
+            if learner.ready():
+                group.first(LEARN)
+                keeper.note(learner.step())
+                waited = time.monotonic()
+            else:
+                learner.wait(POLL_SECS)
+                group.first(WAIT)  # so that nobody waits in vain
+                waited = complain(waited, source.missing())
+        group.first(OVER)
+        keeper.conclude()
+    keeper.report()
+
+
+def _follow(learner: ReplayLearner) -> None:
+    while (word := learner.group.first(OVER)) != OVER:
+        if word == LEARN:
+            learner.step()
 
 
 def _restore(replay: Replay, store: ReplayStore | None, order: Order) -> None:

@@ -1,4 +1,5 @@
-"""What the processes of formation ``replay`` share: rings of steps, slots of batches, weights."""
+"""What the processes of formation ``replay`` share: rings of steps, slots of batches, weights; and
+several learners the memory of their group."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from rookery.core.spec import Array, ArraySpec
 from rookery.engines.replayed import build_explorer, build_replay_learner, replay_configs, told_keys
 from rookery.engines.wiring import Vitals, Wiring, prefixed, vital_specs
 from rookery.params.flat import FlatParams
+from rookery.params.sharded import Shards, shard_specs
 from rookery.params.shared_memory import param_specs
 from rookery.roles.build import build_policy
 from rookery.roles.explorer import Explorer
@@ -20,6 +22,7 @@ from rookery.roles.replay import METRICS, step_spec
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.runs.config import RunConfig
 from rookery.transport.sample_slots import SampleSlots, SlotSource, sample_slot_specs
+from rookery.transport.shared_group import SharedGroup, group_specs
 from rookery.transport.shared_memory import SharedArena
 from rookery.transport.step_rings import RingSink, RingSource, StepRings, step_ring_specs
 from rookery.transport.wake import Wake
@@ -27,20 +30,26 @@ from rookery.transport.wake import Wake
 BATCHES_READY = 2
 """Batches that replay keeps ready while the learner learns from another."""
 MIN_RING_SLOTS = 4
+WORDS_BYTES = 4096
+"""Room for what learners tell each other: metrics, the number of a slot."""
 
 
 @dataclass(slots=True)
 class ReplayWiring(Wiring):
-    """Shared memory and bells of actors, replay and a learner."""
+    """Shared memory and bells of actors, replay and learners."""
 
     replay_bell: Wake
+    group_bells: list[Wake]
+    """One of each learner, where there are several."""
 
     @classmethod
     def create(cls, config: RunConfig, signature: Signature) -> ReplayWiring:
         """Allocate everything (in the driver)."""
         arena = SharedArena.create(cls.specs(config, signature))
         bells = [Wake.create() for _ in range(config.formation_config.num_processes)]
-        return cls(config, arena, Wake.create(), bells, Wake.create())
+        num_learners = replay_configs(config)[0].num_learners
+        group = [Wake.create() for _ in range(num_learners)] if num_learners > 1 else []
+        return cls(config, arena, Wake.create(), bells, Wake.create(), group)
 
     @classmethod
     def attach(cls, config: RunConfig, signature: Signature, fds: dict[str, Any]) -> ReplayWiring:
@@ -51,6 +60,7 @@ class ReplayWiring(Wiring):
             Wake(fds["learner_bell"]),
             [Wake(fd) for fd in fds["actor_bells"]],
             Wake(fds["replay_bell"]),
+            [Wake(fd) for fd in fds["group_bells"]],
         )
 
     @staticmethod
@@ -66,9 +76,12 @@ class ReplayWiring(Wiring):
             num_envs=config.env.num_envs,
             episode_width=width,
         )
+        together = formation.num_learners > 1
+        flat = FlatParams(policy)
         slots = sample_slot_specs(
             spec,
-            num_slots=1 + BATCHES_READY,
+            # Learners that meet hand a batch back as they take the next.
+            num_slots=1 + together + BATCHES_READY,
             num_steps=algo.sequence.num_steps,
             batch_size=algo.batch_size,
             episode_width=width,
@@ -76,18 +89,23 @@ class ReplayWiring(Wiring):
         return {
             **vital_specs(formation.num_actors),
             "replay_metrics": ArraySpec((len(METRICS),), np.dtype(np.float64)),
-            **prefixed("params/", param_specs(FlatParams(policy).tensors())),
+            **prefixed("params/", param_specs(flat.tensors())),
             **prefixed("rings/", rings),
             **prefixed("slots/", slots),
+            **(_together_specs(config, flat) if together else {}),
         }
 
     def descriptors(self) -> dict[str, Any]:
         """What a child needs to :meth:`attach`."""
-        return Wiring.descriptors(self) | {"replay_bell": self.replay_bell.descriptor}
+        return Wiring.descriptors(self) | {
+            "replay_bell": self.replay_bell.descriptor,
+            "group_bells": [bell.descriptor for bell in self.group_bells],
+        }
 
     def pass_fds(self) -> list[int]:
         """Descriptors that a child must inherit."""
-        return [*Wiring.pass_fds(self), self.replay_bell.descriptor]
+        own = [bell.descriptor for bell in (self.replay_bell, *self.group_bells)]
+        return [*Wiring.pass_fds(self), *own]
 
     def rings(self) -> StepRings:
         """What actors put, and replay takes."""
@@ -128,11 +146,35 @@ class ReplayWiring(Wiring):
         """Replay's end of the rings."""
         return RingSource(self.rings(), self.config.env.num_envs, self.actor_bells)
 
-    def build_learner(self, signature: Signature) -> tuple[ReplayLearner, SlotSource]:
-        """The learner, and its end of the slots."""
-        source = SlotSource(self.slots(), own=self.learner_bell, other=self.replay_bell)
-        params = self.params()
-        return build_replay_learner(self.config, signature, source=source, params=params), source
+    def shards(self, replica: int, pulse: Pulse) -> Shards | None:
+        """What learner ``replica`` holds together with others; waits are noted in ``pulse``."""
+        if not self.group_bells:
+            return None
+        arrays = self.arena.group("group/")
+        group = SharedGroup(arrays, replica, self.group_bells, waiting=pulse.waiting)
+        return Shards(self.arena.group("shards/"), group)
+
+    def build_learner(
+        self, signature: Signature, replica: int = 0
+    ) -> tuple[ReplayLearner, SlotSource]:
+        """Learner ``replica``, and its end of the slots."""
+        pulse = Pulse()
+        shards = self.shards(replica, pulse)
+        source = SlotSource(
+            self.slots(),
+            own=self.learner_bell,
+            other=self.replay_bell,
+            group=None if shards is None else shards.group,
+        )
+        learner = build_replay_learner(
+            self.config,
+            signature,
+            source=source,
+            params=self.params(),
+            shards=shards,
+            pulse=pulse,
+        )
+        return learner, source
 
     @property
     def replay_metrics(self) -> Array:
@@ -147,4 +189,14 @@ class ReplayWiring(Wiring):
     def close(self) -> None:
         """Let go of all descriptors."""
         Wiring.close(self)
-        self.replay_bell.close()
+        for bell in (self.replay_bell, *self.group_bells):
+            bell.close()
+
+
+def _together_specs(config: RunConfig, flat: FlatParams) -> dict[str, ArraySpec]:
+    """What learners share; all that they tell each other apart from it is a few numbers."""
+    num_learners = replay_configs(config)[0].num_learners
+    return {
+        **prefixed("group/", group_specs(num_learners, WORDS_BYTES)),
+        **prefixed("shards/", shard_specs(num_learners, flat.data.numel(), config.optimizer)),
+    }

@@ -18,6 +18,7 @@ from rookery.core.sequence import Steps
 from rookery.core.signature import Signature
 from rookery.core.spec import Array
 from rookery.envs.make import make_vector
+from rookery.params.sharded import Shards
 from rookery.programs.formations import ReplayConfig
 from rookery.replay.store import ReplayStore
 from rookery.replay.table import Sample
@@ -104,9 +105,11 @@ def build_replay_learner(
     *,
     source: SequenceSource,
     params: ParamSink,
+    shards: Shards | None = None,
+    pulse: Pulse | None = None,
     kind: Callable[..., ReplayLearner] = ReplayLearner,
 ) -> ReplayLearner:
-    """The learner."""
+    """The learner, or one of a group of them."""
     policy = build_policy(config, signature)
     return kind(
         policy=policy,
@@ -115,6 +118,8 @@ def build_replay_learner(
         source=source,
         params=params,
         info_keys=told_keys(config),
+        shards=shards,
+        pulse=pulse,
     )
 
 

@@ -15,18 +15,21 @@ from rookery.core.group import Group
 class FlatParams:
     """The parameters and buffers of ``module``, parameters joined in one float32 vector.
 
-    The module must not be moved or cast afterwards.
+    The module must not be moved or cast afterwards. ``data`` and ``grad`` are the vectors' memory,
+    if it is somebody else's.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(
+        self, module: nn.Module, data: Tensor | None = None, grad: Tensor | None = None
+    ) -> None:
         self.module = module
         parameters = list(module.parameters())
         device = parameters[0].device
         sizes = [parameter.numel() for parameter in parameters]
-        self.data = torch.empty(sum(sizes), device=device)
+        self.data = torch.empty(sum(sizes), device=device) if data is None else data
         # One more than there are parameters: what a gradient weighs travels with it.
-        self.grad_and_weight = torch.zeros(sum(sizes) + 1, device=device)
-        self.grad = self.grad_and_weight[:-1]
+        self.grad_and_weight = torch.zeros(sum(sizes) + 1 if grad is None else 0, device=device)
+        self.grad = self.grad_and_weight[:-1] if grad is None else grad
         offset = 0
         for parameter, size in zip(parameters, sizes, strict=True):
             view = self.data[offset : offset + size].view(parameter.shape)

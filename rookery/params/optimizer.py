@@ -84,13 +84,16 @@ class FlatOptimizer:
     def step(self, lr: float) -> Tensor:
         """Apply the gradient with learning rate ``lr``; returns its norm before clipping."""
         norm = self._clip()
-        data = self.params.data
+        self._step_parts(lr, self.params.grad, self.params.data, slice(None))
+        return norm
+
+    def _step_parts(self, lr: float, grad: Tensor, data: Tensor, own: slice) -> None:
+        """Step the part ``own`` of ``data`` along its ``grad``, each ``lr_scales`` so far."""
         before = [data[part].clone() for part, _ in self.lr_scales]
-        self._apply(lr, self.params.grad, data)
+        self._apply(lr, grad, data[own], own)
         for (part, scale), begun in zip(self.lr_scales, before, strict=True):
             # Both optimizers step in proportion to lr: this is what another lr would have given.
             data[part] = torch.lerp(begun, data[part], scale)
-        return norm
 
     def _clip(self) -> Tensor:
         """Clip the gradient; its norm before."""
@@ -99,23 +102,26 @@ class FlatOptimizer:
             return norm
         return self.params.clip_grad_norm(self.config.max_grad_norm)
 
-    def _apply(self, lr: float, grad: Tensor, data: Tensor) -> None:
-        """Step ``data`` along ``grad``."""
-        self.state["step"].add_(1)
+    def _apply(self, lr: float, grad: Tensor, data: Tensor, own: slice = slice(None)) -> None:
+        """Step ``data``, of which ``own`` are the statistics, along ``grad``."""
+        step = self.state["step"].add_(1)
+        state = {name: leaf[own] for name, leaf in self.state.items() if name != "step"}
         if self.config.name == "adam":
-            self._adam(lr, grad, data)
+            self._adam(lr, grad, data, state, step)
         else:
-            self._rmsprop(lr, grad, data)
+            self._rmsprop(lr, grad, data, state)
 
-    def _adam(self, lr: float, grad: Tensor, data: Tensor) -> None:
-        config, state = self.config, self.state
+    def _adam(
+        self, lr: float, grad: Tensor, data: Tensor, state: dict[str, Tensor], step: Tensor
+    ) -> None:
+        config = self.config
         torch._fused_adam_(
             [data],
             [grad],
             [state["exp_avg"]],
             [state["exp_avg_sq"]],
             [state["max_exp_avg_sq"]] if config.amsgrad else [],
-            [state["step"]],
+            [step],
             lr=lr,
             beta1=config.betas[0],
             beta2=config.betas[1],
@@ -125,8 +131,8 @@ class FlatOptimizer:
             maximize=False,
         )
 
-    def _rmsprop(self, lr: float, grad: Tensor, data: Tensor) -> None:
-        average = self.state["square_avg"]
+    def _rmsprop(self, lr: float, grad: Tensor, data: Tensor, state: dict[str, Tensor]) -> None:
+        average = state["square_avg"]
         average.mul_(self.config.alpha).addcmul_(grad, grad, value=1 - self.config.alpha)
         data.addcdiv_(grad, average.sqrt().add_(self.config.eps), value=-lr)
 

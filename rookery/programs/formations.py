@@ -165,13 +165,16 @@ class ReplayConfig(FormationConfig):
 
     num_actors: int = 1
     """Actors, each with env.num_envs environments; each is a process under the local engine."""
+    num_learners: int = 1
+    """Learners that divide each batch between them and step with the mean of their gradients; more
+    than one needs the local engine."""
     learner_threads: int = 1
-    """Compute threads of the learner."""
+    """Compute threads of each learner."""
     save_replay: bool = True
     """Checkpoints hold the replay too; false: a resumed run fills it anew before it learns on."""
 
     def __post_init__(self) -> None:
-        self._check_positive("num_actors", "learner_threads")
+        self._check_positive("num_actors", "num_learners", "learner_threads")
 
     @property
     def num_processes(self) -> int:
@@ -289,7 +292,8 @@ def replay(config: RunConfig) -> Program:
         ),
         Node(
             name="learner",
-            serves=frozenset({"params"}),
+            replicas=formation.num_learners,
+            serves=frozenset({"params", "gradients"}),
             needs=frozenset({"sequences"}),
             num_threads=formation.learner_threads,
             about=f"{config.algo}, {config.optimizer.name}",
@@ -300,6 +304,13 @@ def replay(config: RunConfig) -> Program:
         Edge("learner", "sequences", "replay"),
         Edge("actor", "params", "learner"),
     ]
+    if formation.num_learners > 1:
+        if algo.batch_size < formation.num_learners:
+            raise UserError(
+                f"formation.num_learners: {formation.num_learners} learners cannot divide "
+                f"{algo.batch_size} sequences (algo.batch_size); have fewer"
+            )
+        edges.append(Edge("learner", "gradients", "learner"))
     return _judged(config, "replay", nodes, edges, by="learner")
 
 

@@ -1,6 +1,10 @@
 """The learner of formation ``replay``: learns from sequences, publishes, and tells priorities.
 
-The engine's loop is that of :class:`~rookery.roles.learner.Learner`.
+The engine's loop is that of :class:`~rookery.roles.learner.Learner`. Several learners are a group:
+all see the same batch, each learns from its columns, and all step the weights that they hold
+together (:mod:`rookery.params.sharded`); only the first publishes them.
+
+Shapes: N sequences of a batch, M of them this learner's.
 """
 
 from __future__ import annotations
@@ -10,15 +14,18 @@ import math
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
-from rookery.algos.dqn import DQN
+from rookery.algos.dqn import DQN, Learned, SequenceBatch
 from rookery.core.errors import RunFailed
+from rookery.core.group import Alone, Group, share_of
 from rookery.core.ports import ParamSink
 from rookery.core.schedule import value_at
 from rookery.core.spec import Array
 from rookery.nets.q_network import QNetwork
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
+from rookery.params.sharded import ShardedOptimizer, Shards
 from rookery.replay.table import Sample
 from rookery.roles.learner import Update, load_weights, saved_tensors
 from rookery.roles.pulse import Pulse
@@ -39,7 +46,7 @@ class SequenceSource(Protocol):
         ...
 
     def release(self, priorities: Array) -> None:
-        """Give the batch back, with the priorities ``[N]`` that its sequences have now."""
+        """Give the batch back, with the priorities ``[M]`` that its sequences have now."""
         ...
 
     def progress(self) -> tuple[int, Array]:
@@ -63,15 +70,23 @@ class ReplayLearner:
         source: SequenceSource,
         params: ParamSink,
         info_keys: tuple[str, ...] = (),
+        shards: Shards | None = None,
         pulse: Pulse | None = None,
     ) -> None:
         self.policy, self.algorithm = policy, algorithm
-        self.flat = FlatParams(policy)
+        self.shards = shards
+        self.group: Group = Alone() if shards is None else shards.group
+        memory = {} if shards is None else {"data": shards.weights, "grad": shards.gradient}
+        self.flat = FlatParams(policy, **memory)
         self.target = copy.deepcopy(policy).requires_grad_(False)
         self.target.share_encoder(policy)  # statistics of observations are of both
         self.target_flat = FlatParams(self.target)
         scales = [(self.flat.part(part), by) for part, by in algorithm.lr_scales(policy)]
-        self.optimizer = FlatOptimizer(optimizer, self.flat, scales)
+        self.optimizer = (
+            FlatOptimizer(optimizer, self.flat, scales)
+            if shards is None
+            else ShardedOptimizer(optimizer, self.flat, shards, scales)
+        )
         self.source, self.params = source, params
         self.info_keys = info_keys
         self.pulse = pulse or Pulse()
@@ -80,9 +95,15 @@ class ReplayLearner:
 
     def start(self) -> None:
         """Publish the weights the actors begin with."""
+        if self.shards is not None:
+            self.shards.meet()  # nobody writes where it begins any more
         if not self.updates:  # they may have come from elsewhere
             self._move_target(1.0)
-        self.params.publish(self.updates, self.flat.tensors())
+        self._publish()
+
+    def _publish(self) -> None:
+        if self.group.rank == 0:
+            self.params.publish(self.updates, self.flat.tensors())
 
     def ready(self) -> bool:
         """Whether there is a batch to learn from."""
@@ -98,9 +119,9 @@ class ReplayLearner:
         config = self.algorithm.config
         sample = self.source.sample()
         batch = self.algorithm.prepare(sample.sequences, sample.probability, self.steps)
-        learned = self.algorithm.learn(self.policy, self.target, batch)
+        learned = self.algorithm.learn(self.policy, self.target, self._share(batch))
         self.flat.zero_grad()
-        learned.loss.backward()  # type: ignore[no-untyped-call]
+        (learned.loss * self._weight(learned)).backward()  # type: ignore[no-untyped-call]
         lr = value_at(self.optimizer.config.lr, self.steps)
         norm = self.optimizer.step(lr)
         if self.policy.config.normalize_obs:
@@ -112,12 +133,26 @@ class ReplayLearner:
         elif self.updates % config.target_every == 0:
             self._move_target(1.0)
         if self.updates % config.publish_every == 0:
-            self.params.publish(self.updates, self.flat.tensors())
+            self._publish()
         names = [*learned.metrics, "grad_norm"]
-        values = torch.stack([*learned.metrics.values(), norm.to(learned.loss.device)]).tolist()
-        return self._report(dict(zip(names, values, strict=True)) | {"lr": lr})
+        values = torch.stack([*learned.metrics.values(), norm.to(learned.loss.device)])
+        means = self.group.sum_(values) / self.group.size
+        return self._report(dict(zip(names, means.tolist(), strict=True)) | {"lr": lr})
+
+    def _weight(self, learned: Learned) -> Tensor | float:
+        """What share of the batch's loss is this learner's."""
+        if self.group.size == 1:
+            return 1.0
+        return learned.num_steps / self.group.sum_(learned.num_steps.clone())
+
+    def _share(self, batch: SequenceBatch) -> SequenceBatch:
+        """The columns of the batch that are this learner's."""
+        if self.group.size == 1:
+            return batch
+        return batch.columns(share_of(len(batch.weight), self.group))
 
     def _report(self, metrics: dict[str, float]) -> Update:
+        """What the update did."""
         if not math.isfinite(metrics["grad_norm"]):
             raise RunFailed(
                 f"the gradient became {metrics['grad_norm']} at step {self.steps}: lower --lr, "

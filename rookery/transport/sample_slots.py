@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from rookery.core.group import Alone, Group, share_of
 from rookery.core.sequence import Sequences, StepSpec
 from rookery.core.spec import Array, Arrays, ArraySpec
 from rookery.replay.table import Sample
@@ -95,13 +96,25 @@ class SampleSlots:
 
 
 class SlotSource:
-    """The learner's end (a :class:`~rookery.roles.replay_learner.SequenceSource`)."""
+    """The learner's end (a :class:`~rookery.roles.replay_learner.SequenceSource`).
+
+    Of several learners the first takes a slot and tells the others which. Each writes the
+    priorities of its columns, and the first hands the slot back once all have: when they meet to
+    take the next.
+    """
 
     def __init__(
-        self, slots: SampleSlots, *, own: Wake | None = None, other: Wake | None = None
+        self,
+        slots: SampleSlots,
+        *,
+        own: Wake | None = None,
+        other: Wake | None = None,
+        group: Group | None = None,
     ) -> None:
         self.slots = slots
         self.bell, self.replay_bell = own, other
+        self.group = group or Alone()
+        self.columns = share_of(slots.priorities.shape[1], self.group)
         self.slot = -1
         self._told = 0, slots.episodes[0, :0]
 
@@ -111,10 +124,15 @@ class SlotSource:
 
     def sample(self) -> Sample:
         """The oldest batch."""
-        slots = self.slots
-        self.slot = slots.in_state(FILLED)[0]
+        slots, before = self.slots, self.slot
+        if self.group.rank == 0:
+            self.slot = slots.in_state(FILLED)[0]
+            slots.header[self.slot, _STATE] = TAKEN
+        if self.group.size > 1:
+            self.slot = int(self.group.first(np.array([self.slot], np.float64))[0])
+            if before >= 0:
+                self._hand_back(before)
         header = slots.header[self.slot]
-        header[_STATE] = TAKEN
         self._told = int(header[_STEPS]), slots.episodes[self.slot, : header[_ENDED]].copy()
         return Sample(
             slots.keys[self.slot], slots.probability[self.slot], slots.sequences[self.slot]
@@ -122,8 +140,14 @@ class SlotSource:
 
     def release(self, priorities: Array) -> None:
         """Give the batch back."""
-        self.slots.priorities[self.slot] = priorities
-        self.slots.header[self.slot, _STATE] = DONE
+        self.slots.priorities[self.slot, self.columns] = priorities
+        if self.group.size == 1:
+            self._hand_back(self.slot)
+
+    def _hand_back(self, slot: int) -> None:
+        if self.group.rank:
+            return
+        self.slots.header[slot, _STATE] = DONE
         if self.replay_bell is not None:
             self.replay_bell.ring()
 

@@ -72,9 +72,12 @@ def test_a_killed_actor_is_replaced(run: Path) -> None:
     assert lengths - {None} == {10.0}, "no episode is joined to another's beginning"
 
 
-def test_a_killed_learner_takes_the_fleet_back_to_the_checkpoint(run: Path) -> None:
-    process = trained(run, "--steps", "3000")
-    p.kill(p.members(run)["learner-0"])
+@pytest.mark.parametrize(("learners", "killed"), [("1", "learner-0"), ("2", "learner-1")])
+def test_a_killed_learner_takes_the_fleet_back_to_the_checkpoint(
+    run: Path, learners: str, killed: str
+) -> None:
+    process = trained(run, "--steps", "3000", "--learners", learners)
+    p.kill(p.members(run)[killed])
     code, errors = finish(process)
     assert code == 0, errors
     assert "the fleet goes back to the last checkpoint" in errors
