@@ -175,8 +175,8 @@ def test_a_rank_that_hangs_in_c_is_noticed_and_named(tmp_path: Path) -> None:
     begun = time.monotonic()
     code, said = ranks.end(60)
     assert code != 0
-    assert "has been silent for 12 s: it hangs" in said
-    assert time.monotonic() - begun < 2 + END_SECS + 5  # the machine may be busy
+    assert "has been silent for 14 s: it hangs" in said
+    assert time.monotonic() - begun < 4 + END_SECS + 5  # the machine may be busy
 
 
 @pytest.mark.slow

@@ -385,7 +385,7 @@ def test_a_worker_that_cannot_answer_is_given_up(monkeypatch: pytest.MonkeyPatch
     envs.reset()
     processes = pids(envs)
     os.kill(processes[0], signal.SIGSTOP)
-    with pytest.raises(EnvironmentFault, match=r"worker 0 .*did not return from step within 0.4 s"):
+    with pytest.raises(EnvironmentFault, match=r"worker 0 .*did not return from step within 0.6 s"):
         envs.step(ACTIONS)
     assert not any(is_alive(pid) for pid in processes)
 
