@@ -51,7 +51,11 @@ MEASURED = (
     "--log-every 1024 --run {run} --quiet"
 )
 
-DQN_LIKE = "--dqn.learning_starts 1000 --dqn.capacity_steps 10000 --dqn.epsilon.steps 1000"
+# Plain Q-learning, as Stable-Baselines3 has it.
+DQN_LIKE = (
+    "--dqn.double false --dqn.learning_starts 1000 --dqn.capacity_steps 10000 "
+    "--dqn.epsilon.steps 1000"
+)
 
 ENVIRONMENT, PPO, ONE_PASS, DQN = (
     "environment alone",
@@ -143,10 +147,8 @@ ROWS = [
         "Rookery DQN",
         ROOKERY,
         {
-            f"learner threads {threads}": rookery(
-                f"{DQN_LIKE} --replay.learner_threads {threads}", "dqn-pong"
-            )
-            for threads in (1, 2)
+            f"learners {learners}": rookery(f"{DQN_LIKE} --learners {learners}", "dqn-pong")
+            for learners in (1, 2)
         },
     ),
     Row(

@@ -2,7 +2,7 @@
 
     python benchmarks/bare_dqn.py [--secs 60] [--processes 2]
 
-One process a core, each with one compute thread, its own games, frames and network: double
+One process a core, each with one compute thread, its own games, frames and network:
 Q-learning by the Nature network, an update of 32 for every 4 steps, uniform choice from an
 uncompressed ring, images laid out by pixels, a fused Adam. No exchange between the processes, no
 metrics, no checkpoints. Prints one JSON line: the environment steps a second of all together, and
@@ -66,8 +66,7 @@ def loop(core: int, game: str, secs: float, told: Connection) -> None:
             for shift in (0, 1)
         )
         with torch.no_grad():
-            best = online(then).argmax(-1, keepdim=True)
-            following = target(then).gather(-1, best).squeeze(-1)
+            following = target(then).amax(-1)
             goal = rewards[row, column] + GAMMA * goes_on[row, column] * following
         value = online(now).gather(-1, chosen[row, column][:, None]).squeeze(-1)
         optimizer.zero_grad(set_to_none=True)

@@ -310,6 +310,11 @@ def replay(config: RunConfig) -> Program:
                 f"formation.num_learners: {formation.num_learners} learners cannot divide "
                 f"{algo.batch_size} sequences (algo.batch_size); have fewer"
             )
+        if config.device != "cpu":
+            raise UserError(
+                f"formation.num_learners: {formation.num_learners} learners hold their weights "
+                f"together in main memory, not on {config.device}; --learners 1, or --device cpu"
+            )
         edges.append(Edge("learner", "gradients", "learner"))
     return _judged(config, "replay", nodes, edges, by="learner")
 

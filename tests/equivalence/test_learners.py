@@ -11,6 +11,8 @@ import torch
 from gymnasium import spaces
 
 from rookery.algos.dqn import DQN, R2D2, DQNConfig, R2D2Config
+from rookery.cli.settings import settings_from_python
+from rookery.core.errors import UserError
 from rookery.core.group import Alone, Group, share_of
 from rookery.core.sequence import StepSpec
 from rookery.core.signature import Signature
@@ -21,6 +23,7 @@ from rookery.nets.q_network import QNetwork
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.params.sharded import ShardedOptimizer, Shards, shard_specs
+from rookery.programs.formations import build_program
 from rookery.roles.replay import step_spec
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.transport.memory import ParamCell
@@ -169,3 +172,15 @@ def test_each_steps_its_part_as_one_steps_all(name: Any) -> None:
     for found in together(2, play):
         assert found == pytest.approx(norms, rel=1e-5)
     np.testing.assert_allclose(shared["weights"], alone.data.numpy(), atol=1e-6)
+
+
+def test_learners_that_cannot_share_are_refused() -> None:
+    def plan(**given: Any) -> None:
+        flags = {"algo": "dqn", "engine": "local", "learners": 3, **given}
+        build_program(settings_from_python("CartPole-v1", flags))
+
+    plan()
+    with pytest.raises(UserError, match=r"3 learners cannot divide 2 sequences"):
+        plan(**{"dqn.batch_size": 2})
+    with pytest.raises(UserError, match=r"not on cuda:0; --learners 1, or --device cpu"):
+        plan(device="cuda:0")
