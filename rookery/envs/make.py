@@ -22,7 +22,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from rookery.core.errors import UserError, near_names
-from rookery.envs import atari, extras, pooled, registration
+from rookery.envs import atari, extras, pooled, registration, substitutes
 from rookery.envs.atari import AtariConfig
 from rookery.envs.atari_vector import AtariVector
 from rookery.envs.background import BackgroundVector
@@ -515,7 +515,7 @@ def _native_creator(config: EnvConfig) -> tuple[Factory | None, int | None, str]
         spec = find_spec(config.id)
         if atari.game_of(spec) is not None:
             return None, None, f"the vector class of {config.id} always preprocesses (env.atari)"
-        creator = _load_vector_entry(config.id, spec)
+        creator = _load_vector_entry(config, spec)
         if creator is None:
             return None, None, f"{config.id} has no vector class of its own"
         if spec.additional_wrappers:
@@ -528,10 +528,10 @@ def _native_creator(config: EnvConfig) -> tuple[Factory | None, int | None, str]
     return creator, limit, _not_honoured(config, creator, limit)
 
 
-def _load_vector_entry(env_id: str, spec: EnvSpec) -> Factory | None:
-    entry: Any = spec.vector_entry_point
+def _load_vector_entry(config: EnvConfig, spec: EnvSpec) -> Factory | None:
+    entry: Any = spec.vector_entry_point or substitutes.vector_class(spec, config.kwargs)
     if isinstance(entry, str):
-        entry = _build(env_id, lambda: gym.envs.registration.load_env_creator(entry))
+        entry = _build(config.id, lambda: gym.envs.registration.load_env_creator(entry))
     creator: Factory | None = entry
     return creator
 

@@ -30,8 +30,8 @@ from typing import Any
 
 _MAIN_THREAD = threading.main_thread().ident
 CONFIRM_SECS = 5.0
-"""The most between the first alarm and the second, and between all that follow: code that swallows
-the exception must not hang for ever."""
+"""The most between the first alarm and the second, and what is between all that follow: code that
+swallows the exception must not hang for ever, and the block must have time to end by it."""
 
 
 def certain_secs(secs: float) -> float:
@@ -64,7 +64,7 @@ class _Alarm:
         if self.armed:
             if self.confirm_secs is None:
                 raise TimeUp
-            setitimer(ITIMER_REAL, self.confirm_secs, self.confirm_secs)
+            setitimer(ITIMER_REAL, self.confirm_secs, CONFIRM_SECS)
             self.confirm_secs = None
             return
         if callable(self._before):
@@ -101,7 +101,7 @@ class Deadline:
     def _set_timer(self) -> tuple[float, float]:
         """The timer that there was before."""
         _ALARM.confirm_secs = min(self.secs, CONFIRM_SECS)
-        return setitimer(ITIMER_REAL, self.secs, _ALARM.confirm_secs)
+        return setitimer(ITIMER_REAL, self.secs, CONFIRM_SECS)
 
     def __exit__(
         self,

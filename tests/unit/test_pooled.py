@@ -29,6 +29,7 @@ from rookery.envs.serial import SerialVector
 from rookery.envs.stacked import StackedVector
 from rookery.envs.timeout import Deadline
 from rookery.envs.transition import VectorEnv
+from rookery.envs.walker_vector import WalkerVector
 
 WALKER = "BipedalWalker-v3"
 HARDCORE = "BipedalWalkerHardcore-v3"
@@ -456,7 +457,7 @@ def test_auto_takes_it_to_train_and_never_to_evaluate() -> None:
 
 
 def test_auto_does_without_it_where_it_would_be_another_task() -> None:
-    assert type(pool_of(backend="auto", kwargs={"hardcore": True})) is SerialVector
+    assert type(pool_of(backend="auto", kwargs={"hardcore": True})._env) is WalkerVector
     wrapper = "gymnasium.wrappers:ClipReward"
     clipped = {"wrapper": wrapper, "kwargs": {"min_reward": -1.0}}
     assert type(pool_of(backend="auto", wrappers=[clipped])) is SerialVector
@@ -506,10 +507,10 @@ def test_auto_does_without_a_package_that_is_missing_or_broken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    assert type(pool_of(backend="auto")) is SerialVector
+    assert type(pool_of(backend="auto")._env) is WalkerVector
     assert not caplog.records
     monkeypatch.setattr(pooled, "installed", lambda: True)
-    assert type(pool_of(backend="auto")) is SerialVector
+    assert type(pool_of(backend="auto")._env) is WalkerVector
     assert "stepping gymnasium's own" in caplog.text
 
 
