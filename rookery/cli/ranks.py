@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rookery.core.errors import UserError
+from rookery.core.heap import keep_freed_memory
 from rookery.engines.launcher import launch_of
 from rookery.engines.rank_guard import guarded
 from rookery.runs.config import RunConfig
@@ -20,6 +21,7 @@ def run_here_or_on_ranks(prepare: Prepare, lead: Lead, *, engine: str | None) ->
 
     ``engine`` is what the user asked for; without it MPI is used if several ranks were started.
     """
+    keep_freed_memory()
     launch = launch_of()
     if launch is not None and launch.size > 1 and engine in (None, "mpi"):
         return guarded(launch.rank, lambda: _attend(prepare, lead))

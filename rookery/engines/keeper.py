@@ -21,14 +21,16 @@ from typing import Any
 import torch
 
 from rookery.cli.settings import config_from_tree
+from rookery.core.heap import keep_freed_memory
 from rookery.core.patience import Patience
 from rookery.core.signature import Signature
 from rookery.engines.replayed import snapshot_part
 from rookery.roles.learner import Learner, Update, load_weights
 from rookery.roles.replay_learner import ReplayLearner
-from rookery.runs.checkpoint import Checkpoint, State, load_checkpoint
+from rookery.runs.checkpoint_files import Checkpoint, State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
+from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import cut
 from rookery.runs.session import Callbacks, Record, Session
 from rookery.runs.start import starting_weights
@@ -43,7 +45,8 @@ Order = dict[str, Any]
 
 
 def read_order(order: Order) -> tuple[RunConfig, Signature]:
-    """Settings and signature of the run; sets this process's compute threads."""
+    """Settings and signature of the run; sets this process's compute threads and memory."""
+    keep_freed_memory()
     torch.set_num_threads(order["num_threads"])
     return config_from_tree(order["config"]), Signature.from_json(order["signature"])
 

@@ -1,0 +1,23 @@
+"""Memory that a process has freed stays with it.
+
+A batch of images takes tens of megabytes at every layer, each update anew. By default the C library
+gives blocks of that size back to the system when they are freed and asks for them again, and the
+system clears every page of them each time: a fifth of the time of an update with Atari's images.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 1 << 30
+"""More than this is given back; blocks of this size are asked for one by one."""
+
+
+def keep_freed_memory() -> bool:
+    """Do so in this process, for good; False where the C library has no such setting."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    options = (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
+    return all(mallopt(option, _KEPT_BYTES) == 1 for option in options)

@@ -1,0 +1,37 @@
+"""Freed memory stays with the process: counted in pages that the system had to give anew."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+COUNT = """
+import resource, sys
+import numpy as np
+from rookery.core.heap import keep_freed_memory
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def use():
+    np.full(12_000_000, 1.0, np.float32)  # 48 MB: more than what the C library would keep by itself
+use()
+before = faults()
+for _ in range(5):
+    use()
+print(faults() - before)
+"""
+
+
+def pages_given(how: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT, how], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+def test_freed_memory_is_used_again() -> None:
+    assert pages_given("kept") < 50 < pages_given("given back")
