@@ -33,9 +33,11 @@ from rookery.roles.build import build_policy, compute_threads, probe
 from rookery.roles.evaluator import evaluate as evaluate_policy
 from rookery.roles.learner import load_weights
 from rookery.roles.replay_memory import check_replay_fits, replay_note
-from rookery.runs.checkpoint import MANIFEST, Checkpoint, CheckpointStore, load_checkpoint
+from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.checkpoint_files import MANIFEST, Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory, RunState
+from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import check_sink_there
 from rookery.runs.session import Callbacks, Outcome
 from rookery.runs.start import starting_weights

@@ -11,7 +11,7 @@ from rookery.runs.bottleneck import bottleneck
 
 if TYPE_CHECKING:
     from rookery.cli.live.view import LiveView
-    from rookery.runs.checkpoint import Checkpoint
+    from rookery.runs.checkpoint_files import Checkpoint
     from rookery.runs.config import RunConfig
     from rookery.runs.directory import RunDirectory
     from rookery.training import Run

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from rookery.core.signature import Signature
 from rookery.engines.nursery import Nursery
-from rookery.runs.checkpoint import Checkpoint
+from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.session import Callbacks, Outcome

@@ -26,7 +26,7 @@ from rookery.roles.explorer import Explorer
 from rookery.roles.learner import Learner, load_weights
 from rookery.roles.pulse import shares
 from rookery.roles.replay_learner import ReplayLearner
-from rookery.runs.checkpoint import State
+from rookery.runs.checkpoint_files import State
 from rookery.runs.config import RunConfig
 from rookery.runs.session import Session
 

@@ -28,7 +28,8 @@ from rookery.programs.graph import Program
 from rookery.programs.validate import validate
 from rookery.roles.build import probe
 from rookery.roles.pulse import secs_in_env
-from rookery.runs.checkpoint import Checkpoint, CheckpointStore
+from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.session import Outcome
 from rookery.runs.supervise import RestartBudget, describe_exit
 from rookery.transport.control import Control, Message

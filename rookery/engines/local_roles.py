@@ -28,8 +28,8 @@ from rookery.roles.evaluator import evaluate_config
 from rookery.roles.learner import load_weights
 from rookery.roles.pulse import Pulse, shares
 from rookery.roles.worker import Worker
-from rookery.runs.checkpoint import load_checkpoint
 from rookery.runs.config import RunConfig
+from rookery.runs.find import load_checkpoint
 from rookery.transport.control import Control, Listener
 
 _LOG = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from rookery.roles.build import (
 from rookery.roles.learner import Learner, Update
 from rookery.roles.pulse import Pulse
 from rookery.roles.worker import Worker
-from rookery.runs.checkpoint import State
+from rookery.runs.checkpoint_files import State
 from rookery.runs.config import RunConfig
 from rookery.transport.memory import FILLED, BlockSink, BlockSource, RolloutBlock
 from rookery.transport.mpi import MpiGroup, World

@@ -27,7 +27,7 @@ from rookery.roles.explorer import Explorer, StepSink
 from rookery.roles.pulse import Pulse
 from rookery.roles.replay import Replay, step_spec
 from rookery.roles.replay_learner import ReplayLearner, SequenceSource
-from rookery.runs.checkpoint import State
+from rookery.runs.checkpoint_files import State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.transport.memory import ParamCell

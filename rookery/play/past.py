@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rookery.core.errors import UserError
 from rookery.roles.learner import load_weights
-from rookery.runs.checkpoint import MANIFEST, State, is_run
+from rookery.runs.checkpoint_files import MANIFEST, State
+from rookery.runs.find import is_run
 from rookery.runs.history import History
 from rookery.runs.trained import Trained, run_of
 

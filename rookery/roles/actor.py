@@ -33,7 +33,8 @@ from rookery.nets.actor_critic import ActorCritic
 from rookery.roles.followed import Followed
 from rookery.roles.lane import Ended, Lane, group
 from rookery.roles.pulse import Pulse
-from rookery.runs.checkpoint import SavedArrays, State
+from rookery.runs.checkpoint_files import State
+from rookery.runs.tensorfile import SavedArrays
 
 
 class Actor:

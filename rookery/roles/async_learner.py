@@ -12,7 +12,8 @@ import numpy as np
 
 from rookery.core.records import Rollout
 from rookery.roles.learner import Learner, Update
-from rookery.runs.checkpoint import SavedArrays, State
+from rookery.runs.checkpoint_files import State
+from rookery.runs.tensorfile import SavedArrays
 from rookery.transport.queue import QueueSource
 
 _LOG = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from rookery.roles.curiosity import curiosity_of
 from rookery.roles.followed import Followed
 from rookery.roles.lane import Lane, group
 from rookery.roles.pulse import Pulse
-from rookery.runs.checkpoint import State
+from rookery.runs.checkpoint_files import State
 
 _CURIOSITY = "curiosity/"
 

@@ -24,7 +24,7 @@ from rookery.nets.normalizer import RunningMoments
 from rookery.params.hogwild import APPLIED, GOING, STEPS, UPDATES, HogwildMemory, HogwildOptimizer
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.roles.learner import Learner, Update
-from rookery.runs.checkpoint import State
+from rookery.runs.checkpoint_files import State
 from rookery.transport.ring import Rings
 
 WINDOW = 100

@@ -16,7 +16,7 @@ from rookery.core.tensors import Tensors, as_tensor
 from rookery.envs.transition import StepResult, VectorEnv
 from rookery.nets.policy import Policy
 from rookery.roles.pulse import Pulse
-from rookery.runs.checkpoint import State
+from rookery.runs.checkpoint_files import State
 
 
 class Ended(NamedTuple):

@@ -32,7 +32,8 @@ from rookery.nets.policy import Policy
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.roles.pulse import Pulse
-from rookery.runs.checkpoint import SavedArrays, State
+from rookery.runs.checkpoint_files import State
+from rookery.runs.tensorfile import SavedArrays
 
 
 @dataclass(slots=True)

@@ -29,7 +29,8 @@ from rookery.params.sharded import ShardedOptimizer, Shards
 from rookery.replay.table import Sample
 from rookery.roles.learner import Update, load_weights, saved_tensors
 from rookery.roles.pulse import Pulse
-from rookery.runs.checkpoint import SavedArrays, State
+from rookery.runs.checkpoint_files import State
+from rookery.runs.tensorfile import SavedArrays
 
 _TARGET = "target/"
 

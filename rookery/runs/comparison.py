@@ -17,8 +17,8 @@ from typing import Any
 
 from rookery.core.errors import UserError
 from rookery.recipes.catalog import parse_yaml
-from rookery.runs.checkpoint import is_run, no_such_run, runs_inside
 from rookery.runs.directory import RunDirectory
+from rookery.runs.find import is_run, no_such_run, runs_inside
 from rookery.runs.metrics import Record, read_metrics
 
 _SAME_LEARNING = (

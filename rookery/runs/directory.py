@@ -35,7 +35,8 @@ from typing import Any, Literal, get_args
 
 from rookery.core.errors import UserError
 from rookery.runs.atomic import TEMP_PREFIX, write_atomic, writing
-from rookery.runs.checkpoint import CheckpointStore, is_run, no_such_run, runs_inside
+from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.find import is_run, no_such_run, runs_inside
 
 _log = logging.getLogger(__name__)
 

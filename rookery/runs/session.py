@@ -22,7 +22,8 @@ from typing import Any, Literal
 from rookery.core.errors import StopRun
 from rookery.nets.policy import Policy
 from rookery.roles.learner import Update
-from rookery.runs.checkpoint import CheckpointStore, State
+from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.checkpoint_files import State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.history import History

@@ -7,14 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rookery.core.errors import UserError
-from rookery.runs.checkpoint import (
-    MANIFEST,
-    Checkpoint,
-    DamagedError,
-    State,
-    load_checkpoint,
-)
-from rookery.runs.tensorfile import read_safetensors
+from rookery.runs.checkpoint_files import MANIFEST, Checkpoint, State
+from rookery.runs.find import load_checkpoint
+from rookery.runs.tensorfile import DamagedError, read_safetensors
 from rookery.zoo.bundle import is_bundle, read_bundle
 from rookery.zoo.catalog import PREFIX, find_bundle
 

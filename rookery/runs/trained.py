@@ -21,9 +21,10 @@ from rookery.nets.policy import Policy
 from rookery.recipes.catalog import parse_yaml
 from rookery.roles.evaluator import EvalConfig
 from rookery.roles.learner import load_weights
-from rookery.runs.checkpoint import Checkpoint, load_checkpoint
+from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
+from rookery.runs.find import load_checkpoint
 from rookery.runs.start import best_or_latest
 from rookery.zoo.bundle import read_bundle
 from rookery.zoo.catalog import find_bundle

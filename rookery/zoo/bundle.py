@@ -61,7 +61,7 @@ class Bundle:
         from rookery.nets.networks import network_class
         from rookery.nets.policy import PolicyConfig
         from rookery.roles.learner import load_weights
-        from rookery.runs.checkpoint import State
+        from rookery.runs.checkpoint_files import State
 
         network = network_class(self.info["network"])
         if network is None:

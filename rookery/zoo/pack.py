@@ -19,7 +19,7 @@ from rookery.core.spec import ArraySpec
 from rookery.nets.policy import Policy
 from rookery.roles.build import compute_threads
 from rookery.roles.evaluator import EvalConfig, Evaluation, evaluate, mean_and_interval
-from rookery.runs.checkpoint import Checkpoint
+from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.tensorfile import SavedArrays
 from rookery.runs.trained import chosen_checkpoint, load_config, policy_of, run_of

@@ -14,7 +14,7 @@ import pytest
 
 import rookery
 from rookery.cli.main import main
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
 from tests.faults import processes as p
 

@@ -16,7 +16,7 @@ import torch
 
 from rookery.cli.main import main
 from rookery.engines.launcher import Launch, launch_of, slurm_step_of
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
 from tests.engines.two_hosts import TwoHosts, two_hosts
 from tests.faults import processes as p

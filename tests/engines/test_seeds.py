@@ -18,7 +18,8 @@ from PIL import Image
 from rookery.cli.main import main
 from rookery.cli.seeds import cores_needed, jobs_that_fit
 from rookery.cli.settings import settings_from_flags
-from rookery.runs.checkpoint import CheckpointStore, load_checkpoint
+from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.find import load_checkpoint
 from tests.faults.processes import ROOT, until
 
 pytestmark = pytest.mark.slow

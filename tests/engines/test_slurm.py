@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rookery.cli.main import main
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
 from tests.engines.test_mpi import END_SECS, PLAIN, ROOKERY, ROOT, SLOW, SMALL, pid_of, same
 from tests.faults import processes as p

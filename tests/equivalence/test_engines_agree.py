@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rookery
-from rookery.runs.checkpoint import find_checkpoint
+from rookery.runs.find import find_checkpoint
 
 SETTINGS: dict[str, Any] = {
     "seed": 3,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rookery
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from tests.equivalence.test_engines_agree import final_bytes
 
 ALGOS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rookery
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from tests.equivalence.test_resume_exact import assert_same_run, train_and_be_killed
 
 pytestmark = pytest.mark.slow

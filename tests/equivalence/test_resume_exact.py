@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rookery
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
 
 NORMALIZED: dict[str, Any] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rookery.cli.main import main
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
 from tests.faults import processes as p
 from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish

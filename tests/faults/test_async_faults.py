@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
 from tests.engines.test_async import assert_exact
 from tests.faults import processes as p

@@ -14,7 +14,7 @@ import torch
 
 from rookery.cli.main import main
 from rookery.params.hogwild import APPLIED, HogwildMemory
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
 from rookery.transport.shared_memory import SharedArena
 from tests.faults import processes as p

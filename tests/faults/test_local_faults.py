@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rookery.core.patience import STOOD_STILL_SECS
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from tests.faults import processes as p
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from tests.faults import processes as p
 from tests.faults.test_local_faults import SLOW_STEPS, SMALL, WORLD, finish
 

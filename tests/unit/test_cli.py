@@ -18,8 +18,9 @@ import pytest
 import yaml
 
 from rookery.cli.main import main
-from rookery.runs.checkpoint import CheckpointStore, load_checkpoint
+from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.directory import RunDirectory
+from rookery.runs.find import load_checkpoint
 
 REPOSITORY = Path(__file__).parents[2]
 TINY = [

@@ -12,7 +12,7 @@ import torch
 
 import rookery
 from rookery.core.errors import UserError
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from rookery.runs.history import History
 from rookery.runs.tensorfile import SavedArrays
 

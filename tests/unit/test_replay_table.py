@@ -17,7 +17,8 @@ from rookery.replay.memory import estimate_bytes
 from rookery.replay.sequences import SequenceConfig
 from rookery.replay.settings import TableConfig
 from rookery.replay.table import Table
-from rookery.runs.checkpoint import CheckpointStore, State
+from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.checkpoint_files import State
 from tests.unit.replay_streams import (
     FLOAT,
     SPEC,

@@ -16,7 +16,8 @@ import pytest
 from rookery.core.errors import UserError
 from rookery.runs import directory as directory_module
 from rookery.runs.atomic import WriteError
-from rookery.runs.checkpoint import CheckpointStore, State
+from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.checkpoint_files import State
 from rookery.runs.directory import RunDirectory, list_runs
 
 

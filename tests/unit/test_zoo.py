@@ -20,7 +20,7 @@ from safetensors import safe_open
 import rookery
 from rookery.cli.main import main
 from rookery.core.errors import UserError
-from rookery.runs.checkpoint import load_checkpoint
+from rookery.runs.find import load_checkpoint
 from rookery.runs.tensorfile import DamagedError, safetensors_chunks
 from rookery.runs.trained import find_trained
 from rookery.zoo import bundle as bundles

@@ -37,7 +37,7 @@ from rookery.runs.metrics import read_metrics
 
 if TYPE_CHECKING:
     from rookery.engines.engine import Finish
-    from rookery.runs.checkpoint import Checkpoint
+    from rookery.runs.checkpoint_files import Checkpoint
     from rookery.runs.directory import RunDirectory
     from rookery.training import Run
 
