@@ -113,6 +113,12 @@ def _add_parser() -> Arguments:
         "--episodes", type=int, default=100, help="episodes to judge it by (default: 100)"
     )
     parser.add_argument("--checkpoint", help="best, latest, or its steps (default: best if any)")
+    parser.add_argument(
+        "--average-since",
+        type=int,
+        metavar="STEPS",
+        help="take the mean of the weights that the run's history kept from this step on",
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     return parser
 
@@ -126,7 +132,13 @@ def _add(argv: list[str]) -> int:
 
     # Environments may print; standard output is for the result alone.
     with contextlib.redirect_stdout(sys.stderr):
-        packed = pack(args.run, name=args.name, episodes=args.episodes, checkpoint=args.checkpoint)
+        packed = pack(
+            args.run,
+            name=args.name,
+            episodes=args.episodes,
+            checkpoint=args.checkpoint,
+            average_since=args.average_since,
+        )
     write_bundle(out, packed.info, packed.arrays)
     info = read_info(out)
     print(f"{out}: {_score_text(info['score'])}, {size_text(info['bytes'])}")

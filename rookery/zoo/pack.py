@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rookery.core.errors import UserError
 from rookery.core.spec import ArraySpec
 from rookery.nets.policy import Policy
@@ -21,6 +23,7 @@ from rookery.roles.build import compute_threads
 from rookery.roles.evaluator import EvalConfig, Evaluation, evaluate, mean_and_interval
 from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.config import RunConfig
+from rookery.runs.history import History
 from rookery.runs.tensorfile import SavedArrays
 from rookery.runs.trained import chosen_checkpoint, load_config, policy_of, run_of
 from rookery.zoo.catalog import check_name, find_bundle
@@ -39,16 +42,31 @@ class Packed:
     arrays: SavedArrays
 
 
-def pack(run: Path, *, name: str, episodes: int = 100, checkpoint: str | None = None) -> Packed:
-    """Evaluate a policy of ``run`` as its settings say, and gather what a bundle holds."""
+def pack(
+    run: Path,
+    *,
+    name: str,
+    episodes: int = 100,
+    checkpoint: str | None = None,
+    average_since: int | None = None,
+) -> Packed:
+    """Evaluate a policy of ``run`` as its settings say, and gather what a bundle holds.
+
+    With ``average_since`` steps its weights are the mean of those that the run's history kept from
+    there on: late in a training they wander around what is better than each of them
+    (https://arxiv.org/abs/1803.05407).
+    """
     check_name(name)
     if episodes < 2:
         raise UserError(f"--episodes: an interval needs at least 2, got {episodes}")
     if find_bundle(run) is not None:
         raise UserError(f"{run} is a bundle already; copy its file, or give the run it came from")
+    if average_since is not None:
+        checkpoint = checkpoint or "latest"
     found = chosen_checkpoint(run, checkpoint, ["weights", "session"])
     config = load_config(run_of(found.path))
     policy = policy_of(found, config)
+    averaged = {} if average_since is None else _average(policy, found, average_since)
     with compute_threads(1):
         result = evaluate(
             policy,
@@ -59,7 +77,26 @@ def pack(run: Path, *, name: str, episodes: int = 100, checkpoint: str | None = 
             max_steps=config.eval.max_steps,
             num_envs=config.eval.num_envs,
         )
-    return Packed(_info(name, config, policy, found, result), dict(policy.state_dict()))
+    info = _info(name, config, policy, found, result)
+    info["training"] |= averaged
+    return Packed(info, dict(policy.state_dict()))
+
+
+def _average(policy: Policy, found: Checkpoint, since: int) -> dict[str, Any]:
+    """Give ``policy`` the mean weights of the history from ``since`` to the checkpoint; which."""
+    run = run_of(found.path)
+    kept = [it for it in History(run.history).snapshots() if since <= it.steps <= found.steps]
+    if len(kept) < 2:
+        raise UserError(
+            f"--average-since {since}: the history of {run.path} has {len(kept)} "
+            f"snapshots from there to step {found.steps}; a mean needs 2, so begin earlier"
+        )
+    loaded = [it.load() for it in kept]
+    with torch.no_grad():
+        for weight_name, weight in policy.named_parameters():  # statistics stay the newest
+            parts = [torch.as_tensor(arrays[weight_name]).double() for arrays in loaded]
+            weight.copy_(torch.stack(parts).mean(0))
+    return {"averaged": {"steps": [it.steps for it in kept]}}
 
 
 def _info(

@@ -229,6 +229,32 @@ def test_a_checkpoint_can_be_chosen(cli: Cli, trained: Path) -> None:
     assert read_info(Path("last.safetensors"))["training"]["steps"] == steps
 
 
+def test_weights_are_averaged_and_statistics_are_not(
+    cli: Cli, trained: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    newest = load_checkpoint(run).parts["weights"].arrays
+    last = sorted((run / "history").iterdir())[-1]
+    steps = int(last.stem.split("-")[1])
+    for file in (run / "history").iterdir():
+        file.unlink()
+    for share, at in ((9.0, 10), (0.5, steps - 1), (1.5, steps)):
+        arrays = {name: np.asarray(array) * share for name, array in newest.items()}
+        path = run / "history" / f"{at:010.2f}-{at:012d}.safetensors"
+        path.write_bytes(b"".join(safetensors_chunks("history", arrays)))
+    words = ["zoo", "add", run, "--name", "mean", "--episodes", "2", "--average-since"]
+    done = cli(*words, steps - 1)
+    assert done.code == 0, done.err
+    made = read_bundle(Path("mean.safetensors"))
+    assert read_info(Path("mean.safetensors"))["training"]["averaged"]["steps"] == [
+        steps - 1,
+        steps,
+    ]
+    for name, array in made.policy().state_dict().items():
+        np.testing.assert_allclose(array, np.asarray(newest[name]), rtol=1e-6)
+    assert "has 1 snapshots from there" in cli(*words, steps, "--force").line
+
+
 def test_a_bundle_outlives_the_settings_it_was_trained_with(made: Path, tmp_path: Path) -> None:
     bundle = read_bundle(made)
     info = json.loads(json.dumps(bundle.info))
