@@ -11,7 +11,7 @@ from rookery.core.group import Alone
 from rookery.core.signature import Signature
 from rookery.core.spec import ArraySpec
 from rookery.engines.wiring import Vitals, vital_specs
-from rookery.nets.normalizer import RunningMoments
+from rookery.nets.normalizer import moments_in
 from rookery.params.flat import FlatParams
 from rookery.params.hogwild import HogwildMemory, hogwild_specs
 from rookery.programs.formations import HogwildConfig
@@ -114,11 +114,7 @@ def _specs(config: RunConfig, signature: Signature) -> dict[str, ArraySpec]:
     algorithm = build_algorithm(
         config.algo, config.algo_config, recurrent=policy.recurrent, device=policy.device
     )
-    named = {
-        name: module
-        for name, module in policy.named_modules()
-        if isinstance(module, RunningMoments)
-    } | algorithm.moments()
+    named = moments_in(policy) | algorithm.moments()
     num_workers = formation.num_workers
     groups = {
         "shared/": hogwild_specs(

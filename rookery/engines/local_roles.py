@@ -17,7 +17,7 @@ from rookery.engines.group_wiring import GroupWiring
 from rookery.engines.hogwild_roles import keep, work_without_lock
 from rookery.engines.hogwild_wiring import HogwildWiring
 from rookery.engines.keeper import Keeper, Order, read_order, restore_learner
-from rookery.engines.replay_roles import hold, learn_together
+from rookery.engines.replay_roles import hold, learn_from_replay
 from rookery.engines.replay_wiring import ReplayWiring
 from rookery.engines.together import build_together
 from rookery.engines.waiting import POLL_SECS, complain, fleet_shares
@@ -173,7 +173,7 @@ LOOPS: dict[str, dict[str, Loop]] = {
     "sync": {"actor": act, "learner": learn, "evaluator": judge},
     "allreduce": {"worker": work, "evaluator": judge},
     "async": {"actor": act, "learner": learn, "evaluator": judge},
-    "replay": {"actor": act, "replay": hold, "learner": learn_together, "evaluator": judge},
+    "replay": {"actor": act, "replay": hold, "learner": learn_from_replay, "evaluator": judge},
     "hogwild": {"worker": work_without_lock, "keeper": keep, "evaluator": judge},
 }
 """The loop of each role of each formation."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rookery.engines.hogwild_roles import await_ends
 from rookery.engines.keeper import Keeper, Order, read_order, restore_learner
 from rookery.engines.replay_wiring import ReplayWiring
 from rookery.engines.replayed import (
@@ -17,7 +18,9 @@ from rookery.engines.replayed import (
     replay_configs,
 )
 from rookery.engines.waiting import POLL_SECS, complain, fleet_shares
+from rookery.params import hogwild
 from rookery.replay.store import ReplayStore
+from rookery.roles.free_learner import FreeLearner
 from rookery.roles.replay import Replay
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.roles.replay_server import ReplayServer
@@ -43,7 +46,8 @@ def hold(order: Order, control: Control, listener: Listener) -> None:
         wiring.step_source(),
         wiring.slots(),
         life=order["life"],
-        learner_bell=wiring.learner_bell,
+        learner_bells=wiring.sample_bells,
+        apart=wiring.apart,
     )
     _restore(replay, store, order)
     server.begin_at(order["start_steps"])
@@ -62,45 +66,81 @@ def hold(order: Order, control: Control, listener: Listener) -> None:
             wiring.replay_metrics[:] = list(replay.metrics().values())
 
 
-def learn_together(order: Order, control: Control, listener: Listener) -> None:
-    """A learner's process; the first one keeps the session, the others do what it does."""
+def learn_from_replay(order: Order, control: Control, listener: Listener) -> None:
+    """A learner's process; the first one keeps the session."""
     config, signature = read_order(order)
     wiring = ReplayWiring.attach(config, signature, order["fds"])
     learner, source = wiring.build_learner(signature, order["replica"])
     if order["replica"] == 0:
         fleet = partial(fleet_shares, wiring, learner)
         keeper = Keeper(order, config, learner, control, listener, fleet)
-        _lead(learner, source, keeper)
+        keeper.begin()
+        with keeper:
+            if isinstance(learner, FreeLearner):
+                _lead_apart(learner, source, keeper)
+            else:
+                _lead(learner, source, keeper)
+            keeper.conclude()
+        keeper.report()
+        return
+    restore_learner(order, learner)
+    control.send("started")
+    if isinstance(learner, FreeLearner):
+        _follow_apart(learner, listener)
     else:
-        restore_learner(order, learner)
-        control.send("started")
         learner.start()
         _follow(learner)
 
 
 def _lead(learner: ReplayLearner, source: SlotSource, keeper: Keeper) -> None:
-    group = learner.group
-    keeper.begin()
-    waited = time.monotonic()
-    with keeper:
-        while keeper.go_on():
-            if learner.ready():
-                group.first(LEARN)
-                keeper.note(learner.step())
-                waited = time.monotonic()
-            else:
-                learner.wait(POLL_SECS)
-                group.first(WAIT)  # so that nobody waits in vain
-                waited = complain(waited, source.missing())
-        group.first(OVER)
-        keeper.conclude()
-    keeper.report()
+    """All learn as one: the others do what the first tells them."""
+    group, waited = learner.group, time.monotonic()
+    while keeper.go_on():
+        if learner.ready():
+            group.first(LEARN)
+            keeper.note(learner.step())
+            waited = time.monotonic()
+        else:
+            learner.wait(POLL_SECS)
+            group.first(WAIT)  # so that nobody waits in vain
+            waited = complain(waited, source.missing())
+    group.first(OVER)
 
 
 def _follow(learner: ReplayLearner) -> None:
     while (word := learner.group.first(OVER)) != OVER:
         if word == LEARN:
             learner.step()
+
+
+def _lead_apart(learner: FreeLearner, source: SlotSource, keeper: Keeper) -> None:
+    """Each learns by itself; the others go on until the first has ended."""
+    memory, waited = learner.memory, time.monotonic()
+    while keeper.go_on():
+        if learner.ready():
+            keeper.note(learner.step())
+            waited = time.monotonic()
+        else:
+            learner.wait(POLL_SECS)
+            waited = complain(waited, source.missing())
+    memory.state = hogwild.OVER
+    memory.ledger[learner.worker, hogwild.ENDED] = 1
+    await_ends(memory)
+
+
+def _follow_apart(learner: FreeLearner, listener: Listener) -> None:
+    memory = learner.memory
+    while memory.state == hogwild.PREPARING:
+        message = listener.wait(POLL_SECS)
+        if message is not None and message["kind"] == "stop":
+            return
+    learner.start()
+    while memory.state == hogwild.GOING:
+        if learner.ready():
+            learner.step()
+        else:
+            learner.wait(POLL_SECS)
+    memory.ledger[learner.worker, hogwild.ENDED] = 1
 
 
 def _restore(replay: Replay, store: ReplayStore | None, order: Order) -> None:

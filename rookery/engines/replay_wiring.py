@@ -3,7 +3,9 @@ several learners the memory of their group."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,16 @@ from rookery.core.signature import Signature
 from rookery.core.spec import Array, ArraySpec
 from rookery.engines.replayed import build_explorer, build_replay_learner, replay_configs, told_keys
 from rookery.engines.wiring import Vitals, Wiring, prefixed, vital_specs
+from rookery.nets.normalizer import moments_in
+from rookery.nets.policy import Policy
 from rookery.params.flat import FlatParams
+from rookery.params.hogwild import HogwildMemory, hogwild_specs
 from rookery.params.sharded import Shards, shard_specs
 from rookery.params.shared_memory import param_specs
+from rookery.programs.formations import ReplayConfig
 from rookery.roles.build import build_policy
 from rookery.roles.explorer import Explorer
+from rookery.roles.free_learner import FreeLearner
 from rookery.roles.pulse import Pulse
 from rookery.roles.replay import METRICS, step_spec
 from rookery.roles.replay_learner import ReplayLearner
@@ -76,12 +83,10 @@ class ReplayWiring(Wiring):
             num_envs=config.env.num_envs,
             episode_width=width,
         )
-        together = formation.num_learners > 1
         flat = FlatParams(policy)
         slots = sample_slot_specs(
             spec,
-            # Learners that meet hand a batch back as they take the next.
-            num_slots=1 + together + BATCHES_READY,
+            num_slots=_num_slots(formation),
             num_steps=algo.sequence.num_steps,
             batch_size=algo.batch_size,
             episode_width=width,
@@ -92,7 +97,7 @@ class ReplayWiring(Wiring):
             **prefixed("params/", param_specs(flat.tensors())),
             **prefixed("rings/", rings),
             **prefixed("slots/", slots),
-            **(_together_specs(config, flat) if together else {}),
+            **_learner_specs(config, policy, flat),
         }
 
     def descriptors(self) -> dict[str, Any]:
@@ -146,9 +151,24 @@ class ReplayWiring(Wiring):
         """Replay's end of the rings."""
         return RingSource(self.rings(), self.config.env.num_envs, self.actor_bells)
 
+    @property
+    def apart(self) -> int:
+        """Learners that do not wait for each other; 1 where all learn as one."""
+        formation = replay_configs(self.config)[0]
+        return 1 if formation.lockstep else formation.num_learners
+
+    @property
+    def sample_bells(self) -> list[Wake]:
+        """Of those who wait for batches."""
+        return self.group_bells if self.apart > 1 else [self.learner_bell]
+
+    def learned(self) -> HogwildMemory:
+        """What learners share that do not wait for each other."""
+        return HogwildMemory(self.arena.group("learned/"))
+
     def shards(self, replica: int, pulse: Pulse) -> Shards | None:
         """What learner ``replica`` holds together with others; waits are noted in ``pulse``."""
-        if not self.group_bells:
+        if not self.group_bells or self.apart > 1:
             return None
         arrays = self.arena.group("group/")
         group = SharedGroup(arrays, replica, self.group_bells, waiting=pulse.waiting)
@@ -159,12 +179,17 @@ class ReplayWiring(Wiring):
     ) -> tuple[ReplayLearner, SlotSource]:
         """Learner ``replica``, and its end of the slots."""
         pulse = Pulse()
+        kind: Callable[..., ReplayLearner] = ReplayLearner
         shards = self.shards(replica, pulse)
+        if self.apart > 1:
+            kind = partial(FreeLearner, memory=self.learned(), worker=replica)
         source = SlotSource(
             self.slots(),
-            own=self.learner_bell,
+            own=self.sample_bells[replica % len(self.sample_bells)],
             other=self.replay_bell,
             group=None if shards is None else shards.group,
+            first=replica % self.apart,
+            stride=self.apart,
         )
         learner = build_replay_learner(
             self.config,
@@ -173,6 +198,7 @@ class ReplayWiring(Wiring):
             params=self.params(),
             shards=shards,
             pulse=pulse,
+            kind=kind,
         )
         return learner, source
 
@@ -193,10 +219,26 @@ class ReplayWiring(Wiring):
             bell.close()
 
 
-def _together_specs(config: RunConfig, flat: FlatParams) -> dict[str, ArraySpec]:
-    """What learners share; all that they tell each other apart from it is a few numbers."""
-    num_learners = replay_configs(config)[0].num_learners
+def _num_slots(formation: ReplayConfig) -> int:
+    if formation.num_learners > 1 and not formation.lockstep:
+        return formation.num_learners * BATCHES_READY  # one learned from, one ready
+    # Learners that meet hand a batch back as they take the next.
+    return 1 + (formation.num_learners > 1) + BATCHES_READY
+
+
+def _learner_specs(config: RunConfig, policy: Policy, flat: FlatParams) -> dict[str, ArraySpec]:
+    """What several learners share; all that they tell each other apart from it is a few numbers."""
+    formation = replay_configs(config)[0]
+    num_learners, num_params = formation.num_learners, flat.data.numel()
+    if num_learners == 1:
+        return {}
+    if not formation.lockstep:
+        moments = {name: tuple(each.mean.shape) for name, each in moments_in(policy).items()}
+        shared = hogwild_specs(
+            num_learners, num_params, config.optimizer, moments, shared_statistics=True
+        )
+        return prefixed("learned/", shared)
     return {
         **prefixed("group/", group_specs(num_learners, WORDS_BYTES)),
-        **prefixed("shards/", shard_specs(num_learners, flat.data.numel(), config.optimizer)),
+        **prefixed("shards/", shard_specs(num_learners, num_params, config.optimizer)),
     }

@@ -100,3 +100,8 @@ class RunningMoments(nn.Module):
             self._scale = (self.mean / std).float(), (1.0 / std).float()
         offset, scale = self._scale
         return torch.clamp(values * scale - offset, -clip, clip)
+
+
+def moments_in(module: nn.Module) -> dict[str, RunningMoments]:
+    """The running statistics inside a module, by name."""
+    return {name: part for name, part in module.named_modules() if isinstance(part, RunningMoments)}

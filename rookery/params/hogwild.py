@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -129,6 +129,11 @@ class SlotPool:
         self.own = RunningMoments(shape)
         self.own.take(self._read(worker))  # a replacement goes on where its predecessor was
 
+    def begin_with(self, moments: Moments) -> None:
+        """Go on from what was added before this run of it."""
+        self.own.take(moments)
+        self.write(moments)
+
     def add(self, samples: Tensor) -> Moments:
         """Add samples of this worker; those of all."""
         self.own.update(samples.cpu())
@@ -167,9 +172,15 @@ class HogwildOptimizer(FlatOptimizer):
     """Applies the gradient of a worker's own weights to the shared ones, and copies those anew."""
 
     def __init__(
-        self, config: OptimizerConfig, params: FlatParams, memory: HogwildMemory, worker: int
+        self,
+        config: OptimizerConfig,
+        params: FlatParams,
+        memory: HogwildMemory,
+        worker: int,
+        lr_scales: Sequence[tuple[slice, float]] = (),
     ) -> None:
         self.config, self.params, self.memory, self.worker = config, params, memory, worker
+        self.lr_scales = [(part, scale) for part, scale in lr_scales if scale != 1.0]
         self.state = memory.statistics(worker) | {"step": torch.zeros(())}
         self.staleness: list[int] = []
         """For each gradient applied: how many others were since the weights it came from."""
@@ -184,7 +195,7 @@ class HogwildOptimizer(FlatOptimizer):
         applied = memory.total(APPLIED)
         self.staleness.append(applied - self.copied_at)
         self.state["step"].fill_(applied if memory.shares_statistics else self._own_applied())
-        self._apply(lr, self.params.grad.cpu(), memory.weights)
+        self._step_parts(lr, self.params.grad.cpu(), memory.weights, slice(None))
         memory.count(self.worker, APPLIED)
         if self.worker == 0:
             memory.gradient.copy_(self.params.grad)

@@ -166,8 +166,10 @@ class ReplayConfig(FormationConfig):
     num_actors: int = 1
     """Actors, each with env.num_envs environments; each is a process under the local engine."""
     num_learners: int = 1
-    """Learners that divide each batch between them and step with the mean of their gradients; more
-    than one needs the local engine."""
+    """Learners around one set of weights; more than one needs the local engine."""
+    lockstep: bool = True
+    """Learners divide each batch and step with the mean of their gradients; false: each learns from
+    batches of its own and steps the weights without waiting for the others."""
     learner_threads: int = 1
     """Compute threads of each learner."""
     save_replay: bool = True
@@ -293,7 +295,7 @@ def replay(config: RunConfig) -> Program:
         Node(
             name="learner",
             replicas=formation.num_learners,
-            serves=frozenset({"params", "gradients"}),
+            serves=frozenset({"params", "gradients", "weights"}),
             needs=frozenset({"sequences"}),
             num_threads=formation.learner_threads,
             about=f"{config.algo}, {config.optimizer.name}",
@@ -305,7 +307,7 @@ def replay(config: RunConfig) -> Program:
         Edge("actor", "params", "learner"),
     ]
     if formation.num_learners > 1:
-        if algo.batch_size < formation.num_learners:
+        if formation.lockstep and algo.batch_size < formation.num_learners:
             raise UserError(
                 f"formation.num_learners: {formation.num_learners} learners cannot divide "
                 f"{algo.batch_size} sequences (algo.batch_size); have fewer"
@@ -315,7 +317,8 @@ def replay(config: RunConfig) -> Program:
                 f"formation.num_learners: {formation.num_learners} learners hold their weights "
                 f"together in main memory, not on {config.device}; --learners 1, or --device cpu"
             )
-        edges.append(Edge("learner", "gradients", "learner"))
+        port = "gradients" if formation.lockstep else "weights"
+        edges.append(Edge("learner", port, "learner"))
     return _judged(config, "replay", nodes, edges, by="learner")
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rookery.core.spec import Array
-from rookery.nets.normalizer import RunningMoments
+from rookery.nets.normalizer import RunningMoments, moments_in
 from rookery.params.hogwild import APPLIED, GOING, STEPS, UPDATES, HogwildMemory, HogwildOptimizer
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.roles.learner import Learner, Update
@@ -164,9 +164,4 @@ class Tally:
 
 def moments_of(learner: Learner) -> dict[str, RunningMoments]:
     """The running statistics of a learner's policy and algorithm, by name."""
-    ours = {
-        name: module
-        for name, module in learner.policy.named_modules()
-        if isinstance(module, RunningMoments)
-    }
-    return ours | learner.algorithm.moments()
+    return moments_in(learner.policy) | learner.algorithm.moments()

@@ -2,7 +2,8 @@
 
 The engine's loop is that of :class:`~rookery.roles.learner.Learner`. Several learners are a group:
 all see the same batch, each learns from its columns, and all step the weights that they hold
-together (:mod:`rookery.params.sharded`); only the first publishes them.
+together (:mod:`rookery.params.sharded`); only the first publishes them. Learners that do not wait
+for each other are in :mod:`rookery.roles.free_learner`.
 
 Shapes: N sequences of a batch, M of them this learner's.
 """
@@ -83,16 +84,19 @@ class ReplayLearner:
         self.target.share_encoder(policy)  # statistics of observations are of both
         self.target_flat = FlatParams(self.target)
         scales = [(self.flat.part(part), by) for part, by in algorithm.lr_scales(policy)]
-        self.optimizer = (
-            FlatOptimizer(optimizer, self.flat, scales)
-            if shards is None
-            else ShardedOptimizer(optimizer, self.flat, shards, scales)
-        )
+        self.optimizer = self._optimizer(optimizer, scales)
         self.source, self.params = source, params
         self.info_keys = info_keys
         self.pulse = pulse or Pulse()
         self.steps = 0
         self.updates = 0
+
+    def _optimizer(
+        self, config: OptimizerConfig, scales: list[tuple[slice, float]]
+    ) -> FlatOptimizer:
+        if self.shards is None:
+            return FlatOptimizer(config, self.flat, scales)
+        return ShardedOptimizer(config, self.flat, self.shards, scales)
 
     def start(self) -> None:
         """Publish the weights the actors begin with."""
@@ -117,7 +121,6 @@ class ReplayLearner:
 
     def step(self) -> Update:
         """Learn from one batch."""
-        config = self.algorithm.config
         sample = self.source.sample()
         batch = self.algorithm.prepare(sample.sequences, sample.probability, self.steps)
         learned = self.algorithm.learn(self.policy, self.target, self._share(batch))
@@ -128,17 +131,25 @@ class ReplayLearner:
         if self.policy.config.normalize_obs:
             self.policy.update_moments(batch.rows(0, -1), batch.mask)
         self.source.release(learned.priorities.cpu().numpy())
-        self.updates += 1
-        if config.target_tau is not None:
-            self._move_target(config.target_tau)
-        elif self.updates % config.target_every == 0:
-            self._move_target(1.0)
-        if self.updates % config.publish_every == 0:
-            self._publish()
+        self._follow_up(self.updates, self._count_updates())
         names = [*learned.metrics, "grad_norm"]
         values = torch.stack([*learned.metrics.values(), norm.to(learned.loss.device)])
         means = self.group.sum_(values) / self.group.size
         return self._report(dict(zip(names, means.tolist(), strict=True)) | {"lr": lr})
+
+    def _count_updates(self) -> int:
+        """Updates so far, with the one just done."""
+        return self.updates + 1
+
+    def _follow_up(self, before: int, now: int) -> None:
+        """Move the target network and publish, where that is due ``now`` and was not ``before``."""
+        config, self.updates = self.algorithm.config, now
+        if config.target_tau is not None:
+            self._move_target(1.0 - (1.0 - config.target_tau) ** (now - before))
+        elif now // config.target_every > before // config.target_every:
+            self._move_target(1.0)
+        if now // config.publish_every > before // config.publish_every:
+            self._publish()
 
     def _weight(self, learned: Learned) -> Tensor | float:
         """What share of the batch's loss is this learner's."""

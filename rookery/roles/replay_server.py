@@ -10,9 +10,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 
+from rookery.core.spec import Array
 from rookery.roles.replay import Replay
 from rookery.transport.sample_slots import DONE, FREE, MAX_EPISODES, SampleSlots
 from rookery.transport.step_rings import RingSource
@@ -33,10 +35,13 @@ class ReplayServer:
         slots: SampleSlots,
         *,
         life: int,
-        learner_bell: Wake | None = None,
+        learner_bells: Sequence[Wake] = (),
+        apart: int = 1,
     ) -> None:
+        """``apart`` learners take turns at the slots; the first, which keeps the session, is told
+        of the episodes."""
         self.replay, self.source, self.slots = replay, source, slots
-        self.life, self.learner_bell = life, learner_bell
+        self.life, self.learner_bells, self.apart = life, learner_bells, apart
         self.steps = source.rings.steps
 
     def serve(self) -> bool:
@@ -72,20 +77,25 @@ class ReplayServer:
             if not self.replay.can_sample():
                 break
             sample = self.replay.sample(self.slots.sequences[slot])
-            episodes = self.replay.take_episodes(self.slots.episodes.shape[2])
-            if len(episodes) > MAX_EPISODES:
-                self.replay.episodes.append(episodes[MAX_EPISODES:])
             self.slots.fill(
                 slot,
                 sample,
                 life=self.life,
                 steps=self.replay.steps,
-                episodes=episodes[:MAX_EPISODES],
+                episodes=self._ended() if slot % self.apart == 0 else self.slots.episodes[slot, :0],
             )
             filled = True
-        if filled and self.learner_bell is not None:
-            self.learner_bell.ring()
+        if filled:
+            for bell in self.learner_bells:
+                bell.ring()
         return filled
+
+    def _ended(self) -> Array:
+        """What the episodes told that ended since; those that are too many wait."""
+        episodes = self.replay.take_episodes(self.slots.episodes.shape[2])
+        if len(episodes) > MAX_EPISODES:
+            self.replay.episodes.append(episodes[MAX_EPISODES:])
+        return episodes[:MAX_EPISODES]
 
     def begin_at(self, steps: int) -> None:
         """Go on counting at ``steps``; no episode goes on across a gap."""

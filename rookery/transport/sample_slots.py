@@ -98,9 +98,10 @@ class SampleSlots:
 class SlotSource:
     """The learner's end (a :class:`~rookery.roles.replay_learner.SequenceSource`).
 
-    Of several learners the first takes a slot and tells the others which. Each writes the
+    Of several learners together the first takes a slot and tells the others which. Each writes the
     priorities of its columns, and the first hands the slot back once all have: when they meet to
-    take the next.
+    take the next. Learners that do not meet have slots of their own: every ``stride``-th from
+    ``first`` on.
     """
 
     def __init__(
@@ -110,8 +111,11 @@ class SlotSource:
         own: Wake | None = None,
         other: Wake | None = None,
         group: Group | None = None,
+        first: int = 0,
+        stride: int = 1,
     ) -> None:
         self.slots = slots
+        self.mine = range(first, len(slots.header), stride)
         self.bell, self.replay_bell = own, other
         self.group = group or Alone()
         self.columns = share_of(slots.priorities.shape[1], self.group)
@@ -120,13 +124,13 @@ class SlotSource:
 
     def can_sample(self) -> bool:
         """Whether a batch is there."""
-        return bool((self.slots.header[:, _STATE] == FILLED).any())
+        return bool((self.slots.header[self.mine, _STATE] == FILLED).any())
 
     def sample(self) -> Sample:
         """The oldest batch."""
         slots, before = self.slots, self.slot
         if self.group.rank == 0:
-            self.slot = slots.in_state(FILLED)[0]
+            self.slot = next(slot for slot in slots.in_state(FILLED) if slot in self.mine)
             slots.header[self.slot, _STATE] = TAKEN
         if self.group.size > 1:
             self.slot = int(self.group.first(np.array([self.slot], np.float64))[0])

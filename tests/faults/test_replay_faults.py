@@ -72,11 +72,22 @@ def test_a_killed_actor_is_replaced(run: Path) -> None:
     assert lengths - {None} == {10.0}, "no episode is joined to another's beginning"
 
 
-@pytest.mark.parametrize(("learners", "killed"), [("1", "learner-0"), ("2", "learner-1")])
+FREE = ("--replay.lockstep", "false")
+
+
+@pytest.mark.parametrize(
+    ("flags", "killed"),
+    [
+        (("--learners", "1"), "learner-0"),
+        (("--learners", "2"), "learner-1"),
+        (("--learners", "2", *FREE), "learner-0"),
+        (("--learners", "2", *FREE), "learner-1"),
+    ],
+)
 def test_a_killed_learner_takes_the_fleet_back_to_the_checkpoint(
-    run: Path, learners: str, killed: str
+    run: Path, flags: tuple[str, ...], killed: str
 ) -> None:
-    process = trained(run, "--steps", "3000", "--learners", learners)
+    process = trained(run, "--steps", "3000", *flags)
     p.kill(p.members(run)[killed])
     code, errors = finish(process)
     assert code == 0, errors
@@ -93,8 +104,9 @@ def test_a_killed_driver_leaves_nobody(run: Path) -> None:
     p.until(lambda: not p.members(run), "the children to die", timeout_secs=10)
 
 
-def test_ctrl_c_ends_with_a_checkpoint_and_it_resumes(run: Path) -> None:
-    process = trained(run, "--steps", "1000000")
+@pytest.mark.parametrize("flags", [(), ("--learners", "2", *FREE)])
+def test_ctrl_c_ends_with_a_checkpoint_and_it_resumes(run: Path, flags: tuple[str, ...]) -> None:
+    process = trained(run, "--steps", "1000000", *flags)
     process.send_signal(signal.SIGINT)
     code, errors = finish(process)
     assert code == 130, errors

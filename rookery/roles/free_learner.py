@@ -1,0 +1,82 @@
+"""Learners of formation ``replay`` that do not wait for each other, as in Gorila
+(https://arxiv.org/abs/1507.04296).
+
+Each takes batches of its own, computes the gradient by a copy of the weights, and applies it to the
+weights that all share (:mod:`rookery.params.hogwild`), which the others may have stepped meanwhile.
+The first puts the weights there, publishes and saves::
+
+    learner.start()
+    while memory.state == GOING:
+        learner.step() if learner.ready() else learner.wait(timeout_secs)
+
+An update is counted once, by whichever learner; each moves its own copy of the target network when
+the count of all says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rookery.nets.normalizer import moments_in
+from rookery.params.hogwild import APPLIED, GOING, HogwildMemory, HogwildOptimizer
+from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
+from rookery.roles.learner import Update
+from rookery.roles.replay_learner import ReplayLearner
+from rookery.runs.checkpoint_files import State
+
+
+class FreeLearner(ReplayLearner):
+    """Number ``worker`` of those around ``memory``."""
+
+    def __init__(self, *, memory: HogwildMemory, worker: int, **parts: Any) -> None:
+        self.memory, self.worker = memory, worker
+        super().__init__(**parts)
+        self.moments = moments_in(self.policy)
+        self.pools = {
+            name: memory.pool(name, tuple(moments.mean.shape), worker)
+            for name, moments in self.moments.items()
+        }
+        for name, pool in self.pools.items():
+            self.moments[name].pool = pool
+
+    def _optimizer(
+        self, config: OptimizerConfig, scales: list[tuple[slice, float]]
+    ) -> FlatOptimizer:
+        self.steps_alone = HogwildOptimizer(config, self.flat, self.memory, self.worker, scales)
+        return self.steps_alone
+
+    def start(self) -> None:
+        """Put the weights there and let the others begin, or take them."""
+        if self.worker == 0:
+            self._put()
+        self.steps_alone.pull()
+        for name, pool in self.pools.items():
+            self.moments[name].take(pool.merged())
+        super().start()
+        self.updates = self.memory.total(APPLIED)
+
+    def _put(self) -> None:
+        memory = self.memory
+        memory.weights.copy_(self.flat.data)
+        for name, pool in self.pools.items():
+            if self.moments[name].count > 0:
+                pool.begin_with(self.moments[name].moments)
+        memory.ledger[-1, APPLIED] = self.updates
+        memory.state = GOING
+
+    def _publish(self) -> None:
+        if self.worker == 0:
+            super()._publish()
+
+    def _count_updates(self) -> int:
+        return self.memory.total(APPLIED)
+
+    def _report(self, metrics: dict[str, float]) -> Update:
+        stale, self.steps_alone.staleness = self.steps_alone.staleness, []
+        return super()._report(metrics | {"staleness": sum(stale) / max(len(stale), 1)})
+
+    def load_state(self, parts: dict[str, State]) -> None:
+        """Go on from a checkpoint; what is shared is the first learner's to restore."""
+        if self.worker:
+            parts = parts | {"optimizer": State(dict(self.optimizer.state_tensors()))}
+        super().load_state(parts)
