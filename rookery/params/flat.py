@@ -44,6 +44,13 @@ class FlatParams:
         places = [(view.storage_offset(), view.numel()) for view in module.parameters()]
         return slice(min(places)[0], sum(max(places)))
 
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """``vector``, another one like ``data``, by the names of the parameters."""
+        return {
+            name: vector.as_strided(view.shape, view.stride(), view.storage_offset())
+            for name, view in self.module.named_parameters()
+        }
+
     def zero_grad(self) -> None:
         """Clear all gradients in place (the views must stay attached)."""
         self.grad.zero_()

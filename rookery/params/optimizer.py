@@ -32,6 +32,9 @@ class OptimizerConfig:
     """RMSprop's decay rate."""
     max_grad_norm: float | None = 0.5
     """Gradients are scaled to at most this norm; null leaves them."""
+    average_updates: int = 0
+    """What is saved, evaluated and played is the mean of the weights over about this many updates,
+    older ones fading; 0: the weights as they are."""
 
     def __post_init__(self) -> None:
         check_schedule("optimizer.lr", self.lr)
@@ -39,6 +42,10 @@ class OptimizerConfig:
             raise UserError(
                 f"optimizer.max_grad_norm: must be positive, got {self.max_grad_norm}; "
                 "null switches clipping off"
+            )
+        if self.average_updates < 0:
+            raise UserError(
+                f"optimizer.average_updates: must not be negative, got {self.average_updates}"
             )
         if not self.eps > 0:
             raise UserError(f"optimizer.eps: must be positive, got {self.eps}")

@@ -256,6 +256,7 @@ def allreduce(config: RunConfig) -> Program:
 
 def hogwild(config: RunConfig) -> Program:
     """Workers that act, learn and write to the same weights; a keeper that watches over them."""
+    _refuse_average(config)
     formation = config.formation_config
     assert isinstance(formation, HogwildConfig)
     worker = Node(
@@ -277,6 +278,7 @@ def hogwild(config: RunConfig) -> Program:
 
 def replay(config: RunConfig) -> Program:
     """Actors that put steps, replay that holds them, a learner that samples sequences of them."""
+    _refuse_average(config)
     formation, algo = config.formation_config, config.algo_config
     assert isinstance(formation, ReplayConfig)
     assert isinstance(algo, DQNConfig)
@@ -320,6 +322,14 @@ def replay(config: RunConfig) -> Program:
         port = "gradients" if formation.lockstep else "weights"
         edges.append(Edge("learner", port, "learner"))
     return _judged(config, "replay", nodes, edges, by="learner")
+
+
+def _refuse_average(config: RunConfig) -> None:
+    if config.optimizer.average_updates:
+        raise UserError(
+            f"optimizer.average_updates: formation {config.formation} does not average weights; "
+            "set it to 0, or choose sync, async or allreduce"
+        )
 
 
 def _judged(

@@ -30,10 +30,14 @@ from rookery.core.tensors import Tensors
 from rookery.nets.actor_critic import ActorCritic
 from rookery.nets.policy import Policy
 from rookery.params.flat import FlatParams
+from rookery.params.mean_weights import MeanWeights
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.roles.pulse import Pulse
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
+
+_LEARNED = "learned_weights"
+"""The weights that learning goes on with, where those saved to be played are a mean."""
 
 
 @dataclass(slots=True)
@@ -74,6 +78,8 @@ class Learner:
         self.algorithm = algorithm
         self.flat = FlatParams(policy)
         self.optimizer = self._optimizer(optimizer)
+        average = optimizer.average_updates
+        self.mean = MeanWeights(self.flat.data, average) if average else None
         self.source = source
         self.params = params
         self.rng = rng
@@ -86,6 +92,8 @@ class Learner:
 
     def start(self) -> None:
         """Publish the weights the actors begin with."""
+        if self.mean is not None and not self.mean.count:  # they may have come from elsewhere
+            self.mean.restart()
         self.params.publish(self.updates, self.flat.tensors())
 
     def ready(self) -> bool:
@@ -104,6 +112,8 @@ class Learner:
         """
         rollout = self.source.sample()
         metrics = self._learn(rollout)
+        if self.mean is not None:
+            self.mean.add()
         num_steps, metrics = self._together(rollout.num_steps, metrics)
         self.steps += num_steps
         self.updates += 1
@@ -170,15 +180,21 @@ class Learner:
             )
 
     def save_state(self) -> dict[str, State]:
-        """The parts of a checkpoint that are the learner's."""
+        """The parts of a checkpoint that are the learner's; its weights are those to be played."""
         policy = self.policy
         weights: SavedArrays = dict(policy.state_dict())
+        own: SavedArrays = dict(self.algorithm.state_tensors())
+        averaged = 0
+        if self.mean is not None:
+            weights |= self.flat.views(self.mean.mean)
+            own[_LEARNED], averaged = self.flat.data, self.mean.count
         return {
             "weights": State(weights, {"signature": policy.signature.to_json()}),
             "optimizer": State(dict(self.optimizer.state_tensors()), {}),
             "learner": State(
-                dict(self.algorithm.state_tensors()),
+                own,
                 {
+                    "averaged": averaged,
                     "steps": self.steps,
                     "updates": self.updates,
                     "rng": generator_state(self.rng),
@@ -190,8 +206,12 @@ class Learner:
         """Go on from :meth:`save_state`."""
         load_weights(self.policy, parts["weights"])
         self.optimizer.load_state_tensors(saved_tensors(parts["optimizer"]))
-        self.algorithm.load_state_tensors(saved_tensors(parts["learner"]))
-        data = parts["learner"].data
+        own, data = saved_tensors(parts["learner"]), parts["learner"].data
+        if self.mean is not None:
+            self.mean.restart(data.get("averaged", 0))
+        if _LEARNED in own:
+            self.flat.data.copy_(own.pop(_LEARNED))
+        self.algorithm.load_state_tensors(own)
         self.steps, self.updates = data["steps"], data["updates"]
         restore_generator(self.rng, data["rng"])
 

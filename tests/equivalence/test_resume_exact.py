@@ -87,6 +87,7 @@ def without_ppo(given: dict[str, Any]) -> dict[str, Any]:
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "feed-forward, native": ("CartPole-v1", settings()),
     "gru, native": ("CartPole-v1", settings(policy=GRU)),
+    "mean of weights": ("CartPole-v1", settings(policy=GRU, optimizer={"average_updates": 6})),
     "feed-forward, serial": ("LunarLander-v3", settings()),
     "gru, serial": ("LunarLander-v3", settings(policy=GRU)),
     "a2c, lstm, two actors": (
