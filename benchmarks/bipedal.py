@@ -3,7 +3,8 @@
     python benchmarks/bipedal.py [--secs 60] [--repeats 3] [--only NAME ...]
 
 All train two 64x64 tanh networks with 4 epochs and minibatches of 1,024 on batches of 8,192 steps.
-Ours: `rookery train bipedal`, two workers, with envpool and with gymnasium's environments.
+Ours: `rookery train bipedal`, two workers: with envpool; without it, which steps gymnasium's
+walkers many at once; and with gymnasium's own `step`, one after the other.
 Stable-Baselines3: its DummyVecEnv with many and with few environments and its SubprocVecEnv with a
 process for each core, whichever is fastest.
 """
@@ -20,7 +21,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE.parent / ".venv-peers" / "bin" / "python"
-OURS = {"Rookery, envpool": "envpool", "Rookery, gymnasium": "serial"}
+OURS = {
+    "Rookery, envpool": "envpool",
+    "Rookery, without envpool": "native",
+    "Rookery, gymnasium one by one": "serial",
+}
 THEIRS = {
     f"Stable-Baselines3, {cls}, {num_envs} environments": (kind, num_envs)
     for cls, kind, num_envs in (
