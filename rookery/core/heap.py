@@ -12,6 +12,8 @@ import ctypes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 1 << 30
 """More than this is given back; blocks of this size are asked for one by one."""
+_BLOCK_BYTES = (_KEPT_BYTES, 1 << 25)
+"""Older C libraries take only the second for the size of blocks."""
 
 
 def keep_freed_memory() -> bool:
@@ -19,5 +21,5 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    options = (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)
-    return all(mallopt(option, _KEPT_BYTES) == 1 for option in options)
+    keeps = mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES) == 1
+    return any(mallopt(_M_MMAP_THRESHOLD, size) == 1 for size in _BLOCK_BYTES) and keeps

@@ -13,6 +13,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def _sequence(run_seed: int, role: str, *path: int) -> np.random.SeedSequence:
@@ -37,3 +38,28 @@ def generator_state(rng: np.random.Generator) -> dict[str, Any]:
 def restore_generator(rng: np.random.Generator, state: dict[str, Any]) -> None:
     """Put ``rng`` back to what :func:`generator_state` saw."""
     rng.bit_generator.state = state
+
+
+GENERATOR_WORDS = 6
+_LOW_64 = (1 << 64) - 1
+
+
+def encode_generator(generator: np.random.Generator) -> NDArray[np.uint64]:
+    """A PCG64 generator's whole state as 6 numbers: state and increment (high, low), spare half."""
+    state = generator.bit_generator.state
+    if state["bit_generator"] != "PCG64":
+        raise TypeError(f"expected a PCG64 generator, got {state['bit_generator']}")
+    value, increment = state["state"]["state"], state["state"]["inc"]
+    words = [value >> 64, value & _LOW_64, increment >> 64, increment & _LOW_64]
+    return np.array([*words, state["has_uint32"], state["uinteger"]], dtype=np.uint64)
+
+
+def decode_generator(words: NDArray[Any], generator: np.random.Generator) -> None:
+    """Put a state from :func:`encode_generator` into ``generator``."""
+    value_high, value_low, inc_high, inc_low, has_spare, spare = (int(word) for word in words)
+    generator.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": value_high << 64 | value_low, "inc": inc_high << 64 | inc_low},
+        "has_uint32": has_spare,
+        "uinteger": spare,
+    }

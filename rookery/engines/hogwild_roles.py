@@ -71,7 +71,7 @@ def keep(order: Order, control: Control, listener: Listener) -> None:
             _note(keeper, holder, tally)
             time.sleep(LOOK_SECS)
         memory.state = OVER
-        await_ends(memory)
+        await_ends(memory, "workers")
         _note(keeper, holder, tally)
         keeper.conclude()
     keeper.report()
@@ -86,12 +86,12 @@ def _note(keeper: Keeper, holder: Holder, tally: Tally) -> None:
         keeper.note(update)
 
 
-def await_ends(memory: HogwildMemory) -> None:
+def await_ends(memory: HogwildMemory, who: str) -> None:
     """So that the last checkpoint has every step that was made."""
     patience = Patience(END_SECS)
     while not memory.ledger[:-1, ENDED].all():
         if patience.over():
             late = (memory.ledger[:-1, ENDED] == 0).nonzero()[0].tolist()
-            _LOG.warning("%s did not end within %.0f s", late, END_SECS)
+            _LOG.warning("%s %s did not end within %.0f s", who, late, END_SECS)
             return
         time.sleep(LOOK_SECS / 5)

@@ -1,4 +1,4 @@
-"""The loops of the roles of formation ``replay``: replay, and learners that compute as one."""
+"""The loops of the roles of formation ``replay``: replay, and learners in lockstep or apart."""
 
 from __future__ import annotations
 
@@ -125,7 +125,9 @@ def _lead_apart(learner: FreeLearner, source: SlotSource, keeper: Keeper) -> Non
             waited = complain(waited, source.missing())
     memory.state = hogwild.OVER
     memory.ledger[learner.worker, hogwild.ENDED] = 1
-    await_ends(memory)
+    await_ends(memory, "learners")
+    learner.catch_up()
+    keeper.session.updates = learner.updates
 
 
 def _follow_apart(learner: FreeLearner, listener: Listener) -> None:
@@ -135,12 +137,14 @@ def _follow_apart(learner: FreeLearner, listener: Listener) -> None:
         if message is not None and message["kind"] == "stop":
             return
     learner.start()
-    while memory.state == hogwild.GOING:
-        if learner.ready():
-            learner.step()
-        else:
-            learner.wait(POLL_SECS)
-    memory.ledger[learner.worker, hogwild.ENDED] = 1
+    try:
+        while memory.state == hogwild.GOING:
+            if learner.ready():
+                learner.step()
+            else:
+                learner.wait(POLL_SECS)
+    finally:
+        memory.ledger[learner.worker, hogwild.ENDED] = 1
 
 
 def _restore(replay: Replay, store: ReplayStore | None, order: Order) -> None:

@@ -221,7 +221,7 @@ class ReplayWiring(Wiring):
 
 def _num_slots(formation: ReplayConfig) -> int:
     if formation.num_learners > 1 and not formation.lockstep:
-        return formation.num_learners * BATCHES_READY  # one learned from, one ready
+        return formation.num_learners * 2  # one that is learned from, one that is ready
     # Learners that meet hand a batch back as they take the next.
     return 1 + (formation.num_learners > 1) + BATCHES_READY
 

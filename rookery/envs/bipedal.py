@@ -14,7 +14,7 @@ FloatArray = NDArray[np.floating]
 
 FALL = -10.0
 """What a fall costs, instead of 100."""
-SURE_FALL = -30.0
+SURE_FALL = -250.0
 """What it costs a walker that gets over most obstacles."""
 TIME = 0.03
 """What every step costs."""
@@ -32,9 +32,10 @@ def pressing_on(reward: FloatArray, obs: Mapping[str, FloatArray]) -> FloatArray
 
 
 def sure_footed(reward: FloatArray, obs: Mapping[str, FloatArray]) -> FloatArray:
-    """The same for a walker that has learned by :func:`pressing_on`: a fall costs more.
+    """Rewards for a walker that has learned by :func:`pressing_on`: not to fall is all that counts.
 
-    It no longer waits, so what is left to learn is not to fall. ``reward`` [T, B].
+    It no longer waits before obstacles. But whoever discounts the future hurries, and falls for it,
+    while the score knows no time; so a fall costs more than it does there. ``reward`` [T, B].
     """
-    shaped: FloatArray = np.maximum(reward, SURE_FALL) - TIME
+    shaped: FloatArray = np.where(reward <= -100.0, SURE_FALL, reward)
     return shaped

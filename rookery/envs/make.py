@@ -529,7 +529,7 @@ def _native_creator(config: EnvConfig) -> tuple[Factory | None, int | None, str]
 
 
 def _load_vector_entry(config: EnvConfig, spec: EnvSpec) -> Factory | None:
-    entry: Any = spec.vector_entry_point or substitutes.vector_class(spec, config.kwargs)
+    entry: Any = spec.vector_entry_point or substitutes.vector_class(spec, config)
     if isinstance(entry, str):
         entry = _build(config.id, lambda: gym.envs.registration.load_env_creator(entry))
     creator: Factory | None = entry

@@ -25,6 +25,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rookery.core.seeding import GENERATOR_WORDS, decode_generator, encode_generator
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
@@ -208,33 +210,6 @@ def draw_water_cluster(
     farthest = squared.max()
     cost = np.where(squared <= density * farthest, squared, farthest)
     return draw_cells(empty, cost, count, generator)
-
-
-# Generators as numbers -------------------------------------------------------------------------
-
-GENERATOR_WORDS = 6
-_LOW_64 = (1 << 64) - 1
-
-
-def encode_generator(generator: np.random.Generator) -> NDArray[np.uint64]:
-    """A PCG64 generator's whole state as 6 numbers: state and increment (high, low), spare half."""
-    state = generator.bit_generator.state
-    if state["bit_generator"] != "PCG64":
-        raise TypeError(f"expected a PCG64 generator, got {state['bit_generator']}")
-    value, increment = state["state"]["state"], state["state"]["inc"]
-    words = [value >> 64, value & _LOW_64, increment >> 64, increment & _LOW_64]
-    return np.array([*words, state["has_uint32"], state["uinteger"]], dtype=np.uint64)
-
-
-def decode_generator(words: StateArray, generator: np.random.Generator) -> None:
-    """Put a state from `encode_generator` into `generator`."""
-    value_high, value_low, inc_high, inc_low, has_spare, spare = (int(word) for word in words)
-    generator.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": value_high << 64 | value_low, "inc": inc_high << 64 | inc_low},
-        "has_uint32": has_spare,
-        "uinteger": spare,
-    }
 
 
 # The world -------------------------------------------------------------------------------------

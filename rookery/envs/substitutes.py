@@ -10,10 +10,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from gymnasium.envs.registration import EnvSpec
+
+if TYPE_CHECKING:
+    from rookery.envs.make import EnvConfig
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,18 +29,19 @@ _OURS = {
 """Module and class, by the entry point of the single environment."""
 
 
-def vector_class(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """What makes many of ``spec`` at once with the same ``kwargs``, if we have it and it agrees
-    with the single one."""
+def vector_class(spec: EnvSpec, config: EnvConfig) -> Callable[..., Any] | None:
+    """What makes many of ``spec`` at once as ``config`` says, if we have it and it agrees with the
+    single one."""
     name = _OURS.get(str(spec.entry_point))
-    if name is None:
+    if name is None or config.on_env_error == "restart":  # one by one, each can be made anew
         return None
     try:
         module = importlib.import_module(name[0])
-    except ImportError:  # of Box2D: gymnasium's own environment says what to install
+    except (ImportError, AttributeError):  # gymnasium's own environment says what to install
         return None
     if not module.agrees():
         _LOG.warning("%s: our vector of it differs here; stepping gymnasium's own", spec.id)
         return None
     found: Callable[..., Any] = getattr(module, name[1])
-    return found if set(kwargs) <= set(inspect.signature(found).parameters) else None
+    given = set(config.kwargs) | set(spec.kwargs)
+    return found if given <= set(inspect.signature(found).parameters) else None

@@ -1,6 +1,7 @@
 """Many of gymnasium's BipedalWalkers, each step the same to the bit in less than half the time.
 
-The physics is Box2D's and a reset gymnasium's own. What gymnasium does in Python around a step of
+An episode is that of a new environment of gymnasium's with the same generator and actions. The
+physics is Box2D's and a reset gymnasium's own. What gymnasium does in Python around a step of
 the physics is done for all walkers together: most of all the ten rays of the lidar, which cost it
 as much as the physics. :func:`agrees` plays a walker beside gymnasium's own and compares, so that
 an unknown version of either is noticed before anything is learned from it.
@@ -12,16 +13,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import Box2D
 import numpy as np
 from gymnasium.envs.box2d import bipedal_walker as gym_walker
+from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from rookery.core.seeding import GENERATOR_WORDS, decode_generator, encode_generator
 from rookery.envs.lidar import Floats, edge_fractions, normals, polygon_fractions
 
 Walker = Any
@@ -161,6 +164,9 @@ class WalkerVector(VectorEnv[Floats, Floats, Any]):
         self._ground = _Ground(num_envs)
         self._steps = np.zeros(num_envs, np.int64)
         self._shaping: Doubles = np.zeros(num_envs)
+        # What an episode follows from: its generator as it began, and the actions since.
+        self._begun = np.zeros((num_envs, GENERATOR_WORDS), np.uint64)
+        self._taken = np.zeros((num_envs, 64, 4), np.float32)
 
     def reset(
         self,
@@ -182,7 +188,13 @@ class WalkerVector(VectorEnv[Floats, Floats, Any]):
     def _begin(self, row: int, seed: int | None = None) -> Floats:
         """Gymnasium's own reset of one walker; its first observation."""
         walker = self._walkers[row]
-        obs: Floats = walker.reset(seed=seed)[0]
+        if seed is not None:
+            walker.np_random = seeding.np_random(seed)[0]
+        self._begun[row] = encode_generator(walker.np_random)
+        # What happened in a world before changes the order in which Box2D adds. In a new one an
+        # episode follows from its generator and its actions alone, and can be played anew.
+        walker.world, walker.terrain = Box2D.b2World(), []
+        obs: Floats = walker.reset()[0]
         # The world does not hold on to its listener, the walker must.
         walker.touch = walker.world.contactListener = _Touch(walker)
         self._ground.learn(row, walker)
@@ -194,11 +206,10 @@ class WalkerVector(VectorEnv[Floats, Floats, Any]):
     ) -> tuple[Floats, NDArray[np.float32], Bools, Bools, dict[str, Any]]:
         """Move every walker by its action [B, 4]."""
         actions = np.asarray(actions, np.float32)
-        effort = np.clip(np.abs(actions), 0, 1)
-        speeds = (_SPEEDS * np.sign(actions)).tolist()
-        torques = (np.float32(gym_walker.MOTORS_TORQUE) * effort).tolist()
+        self._note(actions)
+        effort = _effort(actions)
         bodies = np.array(
-            [_moved(*each) for each in zip(self._walkers, speeds, torques, strict=True)]
+            [_moved(*each) for each in zip(self._walkers, *_motors(actions), strict=True)]
         )
         position, fallen = bodies[:, :2], bodies[:, 16] > 0
         obs = self._observe(bodies)
@@ -217,6 +228,37 @@ class WalkerVector(VectorEnv[Floats, Floats, Any]):
             for row in np.flatnonzero(done):
                 obs[row] = self._begin(int(row))
         return obs, rewards, terminated, truncated, infos
+
+    def _note(self, actions: Floats) -> None:
+        room = self._taken.shape[1]
+        if self._steps.max() >= room:
+            self._taken = np.pad(self._taken, ((0, 0), (0, room), (0, 0)))
+        self._taken[np.arange(self.num_envs), self._steps] = actions
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """What the running episodes follow from; the state of a Box2D world cannot be taken out."""
+        longest = int(self._steps.max())
+        return {
+            "begun": self._begun.copy(),
+            "steps": self._steps.copy(),
+            "taken": self._taken[:, :longest].copy(),
+        }
+
+    def set_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Play the episodes of :meth:`get_state` anew, to where they were."""
+        for row, (words, count) in enumerate(zip(state["begun"], state["steps"], strict=True)):
+            decode_generator(words, self._walkers[row].np_random)
+            self._begin(row)
+            walker = self._walkers[row]
+            for action in state["taken"][row, :count]:
+                _moved(walker, *_motors(action))
+            if count:
+                x, angle = walker.hull.position.x, walker.hull.angle
+                self._shaping[row] = _shaping(np.array(x), np.array(angle))
+        self._steps = state["steps"].astype(np.int64)
+        longest = state["taken"].shape[1]
+        self._taken = np.zeros((self.num_envs, max(2 * longest, 64), 4), np.float32)
+        self._taken[:, :longest] = state["taken"]
 
     def _observe(self, bodies: Doubles) -> Floats:
         """What the walkers see, [B, 24], of what :func:`_moved` gave."""
@@ -238,7 +280,7 @@ class WalkerVector(VectorEnv[Floats, Floats, Any]):
 
     def _reward(self, x: Doubles, angle: Doubles, effort: Floats) -> NDArray[np.float32]:
         """Progress less effort, [B]; efforts are taken off in single precision, as by gymnasium."""
-        shaping = 130 * x / gym_walker.SCALE - 5.0 * np.abs(angle)
+        shaping = _shaping(x, angle)
         rewards = (shaping - self._shaping).astype(np.float32)
         self._shaping = shaping
         for joint in range(4):
@@ -248,6 +290,23 @@ class WalkerVector(VectorEnv[Floats, Floats, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """Let the worlds go."""
         self._walkers = []
+
+
+def _effort(actions: Floats) -> Floats:
+    effort: Floats = np.clip(np.abs(actions), 0, 1)
+    return effort
+
+
+def _motors(actions: Floats) -> tuple[list[Any], list[Any]]:
+    """Speeds and torques of the four joints by ``actions`` [..., 4]."""
+    torques = np.float32(gym_walker.MOTORS_TORQUE) * _effort(actions)
+    return (_SPEEDS * np.sign(actions)).tolist(), torques.tolist()
+
+
+def _shaping(x: Doubles, angle: Doubles) -> Doubles:
+    """What progress is measured by."""
+    shaping: Doubles = 130 * x / gym_walker.SCALE - 5.0 * np.abs(angle)
+    return shaping
 
 
 def _moved(walker: Walker, speeds: list[float], torques: list[float]) -> tuple[float, ...]:
@@ -272,23 +331,51 @@ def _moved(walker: Walker, speeds: list[float], torques: list[float]) -> tuple[f
 @functools.cache
 def agrees() -> bool:
     """Whether a walker of ours does what gymnasium's own does, to the bit, on this machine."""
-    rng = np.random.default_rng(0)
     try:
-        ours = WalkerVector(hardcore=True)
-        theirs = gym_walker.BipedalWalker(hardcore=True)
-        same = np.array_equal(ours.reset(seed=0)[0][0], theirs.reset(seed=0)[0])
-        for _ in range(60):
-            action = rng.uniform(-1.2, 1.2, 4).astype(np.float32)
-            obs, reward, ended, *_ = theirs.step(action)
-            mine, rewards, terminated, _, infos = ours.step(action[None])
-            last = infos["final_obs"] if ended and terminated[0] else mine
-            same = same and np.array_equal(last[0], obs) and float(rewards[0]) == float(reward)
-            if ended or not same:
-                break
-    except (
-        AttributeError,
-        TypeError,
-        ValueError,
-    ):  # of a gymnasium or Box2D that is built otherwise
-        return False
+        return _rays_agree() and _steps_agree()
+    except (AttributeError, TypeError, ValueError, IndexError, AssertionError):
+        return False  # a gymnasium or Box2D that is built otherwise
+
+
+class _Nearest(Box2D.b2RayCastCallback):  # type: ignore[misc]
+    """How far a ray of Box2D's goes."""
+
+    fraction = 1.0
+
+    def ReportFixture(  # noqa: N802
+        self, fixture: Any, point: Any, normal: Any, fraction: float
+    ) -> float:
+        """Keep the nearest."""
+        self.fraction = fraction
+        return fraction
+
+
+def _rays_agree(count: int = 64) -> bool:
+    """Whether slopes are met as by Box2D: a compiler may have fused its multiplications."""
+    rng = np.random.default_rng(0)
+    starts, ends, begin, end = rng.normal(0, 2, (4, count, 2)).astype(np.float32)
+    ours = edge_fractions(starts, (ends - starts)[:, None], begin[:, None], end[:, None])
+    theirs = []
+    for row in range(count):
+        world, nearest = Box2D.b2World(), _Nearest()
+        corners = [begin[row].tolist(), end[row].tolist()]
+        world.CreateStaticBody(shapes=Box2D.b2EdgeShape(vertices=corners))
+        world.RayCast(nearest, starts[row].tolist(), ends[row].tolist())
+        theirs.append(nearest.fraction)
+    return bool(np.array_equal(ours[:, 0], np.array(theirs, np.float32)))
+
+
+def _steps_agree() -> bool:
+    rng = np.random.default_rng(0)
+    ours = WalkerVector(hardcore=True)
+    theirs = gym_walker.BipedalWalker(hardcore=True)
+    same = np.array_equal(ours.reset(seed=0)[0][0], theirs.reset(seed=0)[0])
+    for _ in range(60):
+        action = rng.uniform(-1.2, 1.2, 4).astype(np.float32)
+        obs, reward, ended, *_ = theirs.step(action)
+        mine, rewards, terminated, _, infos = ours.step(action[None])
+        last = infos["final_obs"] if ended and terminated[0] else mine
+        same = same and np.array_equal(last[0], obs) and float(rewards[0]) == float(reward)
+        if ended or not same:
+            break
     return bool(same)

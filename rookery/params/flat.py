@@ -48,7 +48,7 @@ class FlatParams:
         """``vector``, another one like ``data``, by the names of the parameters."""
         return {
             name: vector.as_strided(view.shape, view.stride(), view.storage_offset())
-            for name, view in self.module.named_parameters()
+            for name, view in self.module.named_parameters(remove_duplicate=False)
         }
 
     def zero_grad(self) -> None:

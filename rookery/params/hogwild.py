@@ -206,6 +206,10 @@ class HogwildOptimizer(FlatOptimizer):
         ledger = self.memory.ledger
         return int(ledger[self.worker, APPLIED] + ledger[-1, APPLIED])
 
+    def copied_state(self) -> dict[str, Tensor]:
+        """The statistics as they are just now: others write on while these are saved."""
+        return {name: tensor.clone() for name, tensor in self.state.items()}
+
     def pull(self) -> None:
         """Copy the shared weights."""
         self.copied_at = self.memory.total(APPLIED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -96,11 +96,11 @@ class FlatOptimizer:
 
     def _step_parts(self, lr: float, grad: Tensor, data: Tensor, own: slice) -> None:
         """Step the part ``own`` of ``data`` along its ``grad``, each ``lr_scales`` so far."""
-        before = [data[part].clone() for part, _ in self.lr_scales]
-        self._apply(lr, grad, data[own], own)
-        for (part, scale), begun in zip(self.lr_scales, before, strict=True):
-            # Both optimizers step in proportion to lr: this is what another lr would have given.
-            data[part] = torch.lerp(begun, data[part], scale)
+        start, stop = own.start or 0, len(data) if own.stop is None else own.stop
+        self.state["step"].add_(1)
+        for part, scale in parts_between(start, stop, self.lr_scales):
+            mine = grad[part.start - start : part.stop - start]
+            self._apply(lr * scale, mine, data[part], part)
 
     def _clip(self) -> Tensor:
         """Clip the gradient; its norm before."""
@@ -109,12 +109,11 @@ class FlatOptimizer:
             return norm
         return self.params.clip_grad_norm(self.config.max_grad_norm)
 
-    def _apply(self, lr: float, grad: Tensor, data: Tensor, own: slice = slice(None)) -> None:
+    def _apply(self, lr: float, grad: Tensor, data: Tensor, own: slice) -> None:
         """Step ``data``, of which ``own`` are the statistics, along ``grad``."""
-        step = self.state["step"].add_(1)
         state = {name: leaf[own] for name, leaf in self.state.items() if name != "step"}
         if self.config.name == "adam":
-            self._adam(lr, grad, data, state, step)
+            self._adam(lr, grad, data, state, self.state["step"])
         else:
             self._rmsprop(lr, grad, data, state)
 
@@ -161,3 +160,20 @@ class FlatOptimizer:
                     f"{mine.numel()} parameters: it belongs to another network"
                 )
             mine.copy_(tensors[name])
+
+
+def parts_between(
+    start: int, stop: int, scales: Sequence[tuple[slice, float]]
+) -> Iterator[tuple[slice, float]]:
+    """All of ``start`` to ``stop`` in turn, cut where another of ``scales`` begins or ends."""
+    at = start
+    for part, scale in sorted(scales, key=lambda each: each[0].start):
+        first, last = max(part.start, at), min(part.stop, stop)
+        if first >= last:
+            continue
+        if at < first:
+            yield slice(at, first), 1.0
+        yield slice(first, last), scale
+        at = last
+    if at < stop:
+        yield slice(at, stop), 1.0

@@ -81,9 +81,7 @@ class ShardedOptimizer(FlatOptimizer):
         lr_scales: Sequence[tuple[slice, float]] = (),
     ) -> None:
         self.config, self.params, self.shards = config, params, shards
-        self.lr_scales = [
-            (_overlap(part, shards.own), scale) for part, scale in lr_scales if scale != 1.0
-        ]
+        self.lr_scales = [(part, scale) for part, scale in lr_scales if scale != 1.0]
         self.state = shards.statistics | {"step": torch.zeros(())}
 
     @torch.no_grad()
@@ -98,9 +96,3 @@ class ShardedOptimizer(FlatOptimizer):
         self._step_parts(lr, grad, self.params.data, shards.own)
         shards.meet()  # all weights are stepped
         return norm
-
-
-def _overlap(part: slice, own: slice) -> slice:
-    """What of ``part`` is in ``own``."""
-    start = max(part.start, own.start)
-    return slice(start, max(min(part.stop, own.stop), start))

@@ -28,6 +28,8 @@ from rookery.runs.checkpoint_files import State
 class FreeLearner(ReplayLearner):
     """Number ``worker`` of those around ``memory``."""
 
+    optimizer: HogwildOptimizer
+
     def __init__(self, *, memory: HogwildMemory, worker: int, **parts: Any) -> None:
         self.memory, self.worker = memory, worker
         super().__init__(**parts)
@@ -42,18 +44,25 @@ class FreeLearner(ReplayLearner):
     def _optimizer(
         self, config: OptimizerConfig, scales: list[tuple[slice, float]]
     ) -> FlatOptimizer:
-        self.steps_alone = HogwildOptimizer(config, self.flat, self.memory, self.worker, scales)
-        return self.steps_alone
+        return HogwildOptimizer(config, self.flat, self.memory, self.worker, scales)
 
     def start(self) -> None:
         """Put the weights there and let the others begin, or take them."""
         if self.worker == 0:
             self._put()
-        self.steps_alone.pull()
+        self._take()
+        super().start()
+        self._follow_up(self.updates, self._count_updates())  # the others may have gone ahead
+
+    def catch_up(self) -> None:
+        """Take what all have done, once they have ended."""
+        self._take()
+        self._follow_up(self.updates, self._count_updates())
+
+    def _take(self) -> None:
+        self.optimizer.pull()
         for name, pool in self.pools.items():
             self.moments[name].take(pool.merged())
-        super().start()
-        self.updates = self.memory.total(APPLIED)
 
     def _put(self) -> None:
         memory = self.memory
@@ -72,8 +81,12 @@ class FreeLearner(ReplayLearner):
         return self.memory.total(APPLIED)
 
     def _report(self, metrics: dict[str, float]) -> Update:
-        stale, self.steps_alone.staleness = self.steps_alone.staleness, []
+        stale, self.optimizer.staleness = self.optimizer.staleness, []
         return super()._report(metrics | {"staleness": sum(stale) / max(len(stale), 1)})
+
+    def save_state(self) -> dict[str, State]:
+        """The parts of a checkpoint, copied: the others go on while they are written."""
+        return super().save_state() | {"optimizer": State(dict(self.optimizer.copied_state()))}
 
     def load_state(self, parts: dict[str, State]) -> None:
         """Go on from a checkpoint; what is shared is the first learner's to restore."""

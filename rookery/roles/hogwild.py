@@ -125,7 +125,8 @@ class Holder(Sharer):
         """The parts of a checkpoint, as they are just now."""
         self.refresh()
         self.optimizer.state["step"].fill_(self.memory.total(APPLIED))
-        return super().save_state()
+        assert isinstance(self.optimizer, HogwildOptimizer)
+        return super().save_state() | {"optimizer": State(dict(self.optimizer.copied_state()))}
 
 
 class Tally:

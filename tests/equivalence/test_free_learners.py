@@ -162,6 +162,45 @@ def test_a_resumed_run_goes_on_with_its_statistics_and_counts() -> None:
     assert first.updates == 3
 
 
+def test_what_is_saved_is_not_what_others_write() -> None:
+    policy, arrays = policy_and_batches("dqn")
+    first, second = free_learners("dqn", policy, arrays, 2)
+    first.start()
+    second.start()
+    first.step()
+    saved = first.save_state()
+    before = np.asarray(saved["optimizer"].arrays["exp_avg"]).copy()
+    second.step()  # as while the checkpoint is being written
+    np.testing.assert_array_equal(saved["optimizer"].arrays["exp_avg"], before)
+
+
+def test_who_begins_late_moves_its_target_all_the_same() -> None:
+    policy, arrays = policy_and_batches("dqn")
+    first, second = free_learners("dqn", policy, arrays, 2)
+    first.start()
+    first.step()
+    first.step()  # the target of both is due
+    begun = second.target_flat.data.clone()
+    second.start()
+    assert second.updates == 2
+    assert not np.array_equal(second.target_flat.data, begun)
+
+
+def test_the_first_ends_with_what_all_have_done() -> None:
+    policy, arrays = policy_and_batches("dqn")
+    first, second = free_learners("dqn", policy, arrays, 2)
+    first.start()
+    second.start()
+    first.step()
+    second.step()
+    first.catch_up()
+    saved = first.save_state()
+    assert saved["learner"].data["updates"] == 2
+    np.testing.assert_array_equal(weights(first), first.memory.weights.numpy())
+    for name, moments in second.moments.items():
+        assert first.moments[name].count == moments.count
+
+
 def filled_again(arrays: Arrays) -> Arrays:
     again = {name: array.copy() for name, array in arrays.items()}
     again["header"][:, 0] = FILLED

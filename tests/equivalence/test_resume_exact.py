@@ -89,6 +89,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gru, native": ("CartPole-v1", settings(policy=GRU)),
     "mean of weights": ("CartPole-v1", settings(policy=GRU, optimizer={"average_updates": 6})),
     "feed-forward, serial": ("LunarLander-v3", settings()),
+    "feed-forward, walkers": ("BipedalWalker-v3", settings(**{"env.backend": "native"})),
     "gru, serial": ("LunarLander-v3", settings(policy=GRU)),
     "a2c, lstm, two actors": (
         "CartPole-v1",

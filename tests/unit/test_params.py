@@ -17,7 +17,7 @@ from rookery.core.spec import zeros
 from rookery.nets.normalizer import RunningMoments
 from rookery.params import shared_memory
 from rookery.params.flat import FlatParams
-from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
+from rookery.params.optimizer import FlatOptimizer, OptimizerConfig, parts_between
 from rookery.params.shared_memory import SharedParams, param_specs
 from rookery.transport.shared_memory import SharedArena
 
@@ -390,3 +390,21 @@ def test_the_memory_is_laid_out_by_the_specs() -> None:
     assert specs["value/params"].shape == (1000,)
     assert specs["value/buffer.count"].dtype == np.float64
     assert specs["value/buffer.flags"].dtype == np.bool_
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [
+        (0, 10, [(0, 2, 1.0), (2, 4, 0.5), (4, 7, 1.0), (7, 9, 3.0), (9, 10, 1.0)]),
+        (3, 8, [(3, 4, 0.5), (4, 7, 1.0), (7, 8, 3.0)]),
+        (4, 7, [(4, 7, 1.0)]),
+        (2, 4, [(2, 4, 0.5)]),
+        (5, 5, []),
+    ],
+)
+def test_a_vector_is_cut_where_rates_change(
+    start: int, stop: int, expected: list[tuple[int, int, float]]
+) -> None:
+    scales = [(slice(7, 9), 3.0), (slice(2, 4), 0.5)]
+    found = parts_between(start, stop, scales)
+    assert [(part.start, part.stop, scale) for part, scale in found] == expected

@@ -33,6 +33,19 @@ def fresh_verdict() -> Iterator[None]:
     walker_vector.agrees.cache_clear()
 
 
+class Renewed(gym.Wrapper[Any, Any, Any, Any]):
+    """A new environment for each episode, which goes on with the generator of the one before."""
+
+    def __init__(self, config: EnvConfig) -> None:
+        super().__init__(make_env(config))
+        self.config = config
+
+    def reset(self, **given: Any) -> Any:
+        generator, self.env = self.env.unwrapped.np_random, make_env(self.config)
+        self.env.unwrapped.np_random = generator
+        return self.env.reset(**given)
+
+
 @pytest.mark.parametrize("env_id", [FLAT, HARDCORE])
 def test_it_is_a_plain_loop_over_gymnasiums(env_id: str) -> None:
     config = EnvConfig(id=env_id, backend="native", num_envs=6, max_episode_steps=70)
@@ -41,7 +54,7 @@ def test_it_is_a_plain_loop_over_gymnasiums(env_id: str) -> None:
     first = seed_of(5, "env", 0)
     check_vector(
         envs,
-        [make_env(config) for _ in range(6)],
+        [Renewed(config) for _ in range(6)],
         seed_for=lambda index, episode: first + index if episode == 0 else None,
         num_steps=250,
     )
@@ -51,7 +64,7 @@ def test_a_trained_walker_meets_the_same_obstacles() -> None:
     """Random walkers fall where they start; this one gets over stumps, stairs and pits."""
     agent, count = rookery.load("zoo:bipedal-hardcore"), 6
     ours = WalkerVector(count, hardcore=True, max_episode_steps=2000)
-    theirs = [gym.make(HARDCORE) for _ in range(count)]
+    theirs = [Renewed(EnvConfig(id=HARDCORE)) for _ in range(count)]
     obs, _ = ours.reset(seed=3)
     for row, env in enumerate(theirs):
         np.testing.assert_array_equal(env.reset(seed=3 + row)[0], obs[row])
@@ -68,6 +81,25 @@ def test_a_trained_walker_meets_the_same_obstacles() -> None:
                 np.testing.assert_array_equal(env.reset()[0], obs[row])
             farthest = max(farthest, env.unwrapped.hull.position.x)  # type: ignore[attr-defined]
     assert farthest > 40  # of 93: past many of them
+
+
+def test_episodes_go_on_where_their_state_was_taken() -> None:
+    rng = np.random.default_rng(0)
+    envs = WalkerVector(3, hardcore=True, max_episode_steps=90)
+    envs.reset(seed=4)
+    for _ in range(100):  # some have begun anew, with what their generators gave then
+        envs.step(rng.uniform(-1, 1, (3, 4)).astype(np.float32))
+    state = envs.get_state()
+    assert all(array.dtype != object for array in state.values())
+    others = WalkerVector(3, hardcore=True, max_episode_steps=90)
+    others.reset(seed=0)
+    others.set_state(state)
+    for _ in range(100):
+        actions = rng.uniform(-1, 1, (3, 4)).astype(np.float32)
+        for one, other in zip(envs.step(actions)[:4], others.step(actions)[:4], strict=True):
+            np.testing.assert_array_equal(one, other)
+    for name, array in envs.get_state().items():
+        np.testing.assert_array_equal(array, others.get_state()[name])
 
 
 # Rays.
@@ -148,7 +180,10 @@ def test_training_uses_it_without_envpool_and_evaluation_never_does(
     assert not waves
 
 
-@pytest.mark.parametrize("chosen", [{"kwargs": {"render_mode": None}}, {"frame_stack": 2}])
+@pytest.mark.parametrize(
+    "chosen",
+    [{"kwargs": {"render_mode": None}}, {"frame_stack": 2}, {"on_env_error": "restart"}],
+)
 def test_auto_steps_gymnasiums_where_it_cannot_do_the_same(
     monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any]
 ) -> None:
@@ -174,6 +209,20 @@ def test_another_gymnasium_is_noticed(
         envs = make_vector(EnvConfig(id=FLAT, num_envs=2), run_seed=0)
     assert isinstance(envs, SerialVector)
     assert "differs here" in caplog.text
+
+
+def test_fused_multiplications_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if Box2D rounded once where we round twice, on slopes: where it begins there are none."""
+
+    def fused(start: Array, ray: Array, begin: Array, end: Array) -> Array:
+        found = edge_fractions(start, ray, begin, end)
+        single = begin.shape[1] == 1  # of those that are compared with Box2D's one by one
+        return np.where(found < 1, np.nextafter(found, np.float32(0)), found) if single else found
+
+    assert walker_vector._rays_agree()
+    monkeypatch.setattr(walker_vector, "edge_fractions", fused)
+    assert walker_vector._steps_agree()
+    assert not walker_vector.agrees()
 
 
 def test_a_gymnasium_built_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
