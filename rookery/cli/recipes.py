@@ -17,6 +17,7 @@ def main(argv: list[str]) -> int:
     if args.json:
         print(json.dumps(recipes))
     else:
+        width = max(map(len, recipes))
         for name, about in recipes.items():
-            print(f"{name:<14} {about}")
+            print(f"{name:<{width}}  {about}")
     return 0
