@@ -29,7 +29,7 @@ SMALLER = {
 }
 """Flags given to each command in place of its own."""
 RUN = ("rookery", "python", "mpiexec")
-ENDLESS = {"seeds": "2", "time-limit": "60", "workers": "2"}
+ENDLESS = {"seeds": "2", "time-limit": "60", "workers": "2", "average-since": "0"}
 """What replaces these flags where they are given."""
 
 
