@@ -237,11 +237,11 @@ class WalkerVector(VectorEnv[Floats, Floats, Any]):
 
     def get_state(self) -> dict[str, NDArray[Any]]:
         """What the running episodes follow from; the state of a Box2D world cannot be taken out."""
-        longest = int(self._steps.max())
+        since = np.arange(int(self._steps.max())) < self._steps[:, None]  # not of earlier episodes
         return {
             "begun": self._begun.copy(),
             "steps": self._steps.copy(),
-            "taken": self._taken[:, :longest].copy(),
+            "taken": np.where(since[..., None], self._taken[:, : since.shape[1]], 0),
         }
 
     def set_state(self, state: Mapping[str, NDArray[Any]]) -> None:
