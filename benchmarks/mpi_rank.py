@@ -41,7 +41,7 @@ def allreduce(ranks: World) -> dict[str, float]:
         "CartPole-v1", {"formation": "allreduce", "envs": 16, "policy": policy, "ppo": ppo}
     )
     config = sized(config, ranks.size)
-    worker = build_worker(config, probe(config), ranks, start_steps=0)
+    worker = build_worker(config, probe(config.env, config.seed), ranks, start_steps=0)
     worker.learner.start()
     worker.step()
     ranks.comm.Barrier()
@@ -66,7 +66,7 @@ def allreduce(ranks: World) -> dict[str, float]:
 def pickles(ranks: World, steps: int, envs: int) -> dict[str, float]:
     """Snake by gathering pickled rollouts and broadcasting a state dict each round."""
     config = sized(settings_from_python("snake", {"formation": "sync", "envs": envs}), ranks.size)
-    signature = probe(config)
+    signature = probe(config.env, config.seed)
     policy = build_policy(config, signature)
     num_actors = ranks.size - 1
     columns = num_actors if ranks.rank == 0 else 1

@@ -27,7 +27,7 @@ def main(names: list[str]) -> None:
     for name in names:
         config = settings_from_flags(name, {})
         formation, algo = replay_configs(config)
-        policy = build_policy(config, probe(config))
+        policy = build_policy(config, probe(config.env, config.seed))
         num = sum(parameter.numel() for parameter in policy.parameters())
         streams = config.env.num_envs * formation.num_actors
         table = estimate_bytes(table_config(algo, streams), step_spec(algo, policy))

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import yaml
 
 from rookery.algos.algorithm import build_algorithm
-from rookery.cli.settings import revised, settings_from_python
+from rookery.cli.settings import revised, revised_env, settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
 from rookery.doctor.precision import faster_precision
@@ -37,12 +38,15 @@ from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.checkpoint_files import MANIFEST, Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory, RunState
+from rookery.runs.elsewhere import moved, other_game
 from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import check_sink_there
 from rookery.runs.session import Callbacks, Outcome
 from rookery.runs.start import starting_weights
-from rookery.runs.trained import find_trained, load_config, run_of
+from rookery.runs.trained import env_of, find_trained, load_config, run_of
 from rookery.zoo.catalog import find_bundle
+
+_LOG = logging.getLogger(__name__)
 
 Callback = Callable[[dict[str, Any]], Any]
 
@@ -67,8 +71,12 @@ class Run:
         deterministic: bool | None = None,
         max_steps: int | None = None,
         checkpoint: str | None = None,
+        env: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Raw whole-episode scores of its best (else latest) policy."""
+        """Raw whole-episode scores of its best (else latest) policy.
+
+        ``env`` are settings of the environment that differ from those of training.
+        """
         return evaluate_run(
             self.path,
             episodes,
@@ -76,6 +84,7 @@ class Run:
             deterministic=deterministic,
             max_steps=max_steps,
             checkpoint=checkpoint,
+            env=env,
         )
 
 
@@ -232,7 +241,7 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
     for sink in config.metrics.sinks:
         check_sink_there(sink)
     validate(build_program(config), config.engine, carries(config.engine))
-    signature = probe(config)
+    signature = probe(config.env, config.seed)
     policy = build_policy(config, signature)
     build_algorithm(
         config.algo, config.algo_config, recurrent=policy.recurrent, device=policy.device
@@ -270,6 +279,9 @@ def _check_start(start: Checkpoint, policy: Policy, config: RunConfig) -> None:
         load_weights(policy, weights)
     except UserError as error:
         raise UserError(f"--init-from {start.path}: {error}") from error
+    before = env_of(start)
+    if before is not None and (other := other_game(before, config.env)) is not None:
+        _LOG.warning("--init-from %s: its weights are of another game (%s)", start.path, other)
 
 
 def _sitting(job: Job) -> Run:
@@ -314,6 +326,7 @@ def evaluate_run(
     max_steps: int | None = None,
     checkpoint: str | None = None,
     num_envs: int | None = None,
+    env: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Play whole episodes with a saved policy; see :meth:`Run.evaluate`."""
     for name, value, low in (("episodes", episodes, 1), ("seed", seed, 0)):
@@ -322,6 +335,8 @@ def evaluate_run(
     if max_steps is not None and max_steps < 1:
         raise UserError(f"--max-steps: must be at least 1, got {max_steps}")
     trained = find_trained(path, checkpoint)
+    if env:
+        trained = moved(trained, revised_env(trained.env, dict(env)))
     mode = trained.eval.deterministic if deterministic is None else deterministic
     with compute_threads(1):
         result = evaluate_policy(

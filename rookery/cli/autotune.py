@@ -66,7 +66,7 @@ def _tune(settings: Settings, secs: float, out: Path, *, as_json: bool) -> int:
     from rookery.tune.trial import run_trial
 
     config = settings({})
-    rates = measure(config, probe(config), secs / 10)
+    rates = measure(config, probe(config.env, config.seed), secs / 10)
     _say(
         f"on one core: environment {rates.env:,.0f} steps/s, acting {rates.acting:,.0f}, "
         f"learning {rates.learning:,.0f}, all in turn {rates.one_core:,.0f}"

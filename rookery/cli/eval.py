@@ -1,4 +1,8 @@
-"""``rookery eval RUN``: play whole episodes and report the raw score."""
+"""``rookery eval RUN [--env.NAME VALUE ...]``: play whole episodes and report the raw score.
+
+Settings of the environment, such as ``--env.id ALE/Pong-v5``, judge an agent elsewhere than where
+it was trained.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rookery.cli.arguments import Arguments
+from rookery.cli.arguments import Arguments, split_words
 
 
 def main(argv: list[str]) -> int:
@@ -25,8 +29,12 @@ def main(argv: list[str]) -> int:
     mode.add_argument("--deterministic", action="store_true", help="the most likely action")
     mode.add_argument("--stochastic", action="store_true", help="sample actions")
     parser.add_argument("--json", action="store_true", help="pure JSON on standard output")
-    args = parser.parse_args(argv)
+    args, rest = parser.parse_known_args(argv)
+    elsewhere = split_words(rest)
+    if elsewhere.names or not all(flag.startswith("env.") for flag in elsewhere.flags):
+        parser.parse_args(argv)  # refuses them
     chosen = True if args.deterministic else False if args.stochastic else None
+    from rookery.cli.settings import env_of_flags
     from rookery.training import evaluate_run
 
     # Environments may print; standard output is for the result alone.
@@ -38,6 +46,7 @@ def main(argv: list[str]) -> int:
             deterministic=chosen,
             max_steps=args.max_steps,
             checkpoint=args.checkpoint,
+            env=env_of_flags(elsewhere.flags),
         )
     action = "most likely action" if summary["deterministic"] else "sampled actions"
     print(f"checkpoint {summary['checkpoint_steps']}, {action}", file=sys.stderr)

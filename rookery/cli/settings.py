@@ -7,6 +7,7 @@ algorithm and formation decide which settings there are (:mod:`rookery.cli.schem
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import gymnasium as gym
 from rookery.algos.algorithm import usual_formation
 from rookery.cli.schema import CHOICES, Schema, as_flag, drop_other_blocks
 from rookery.core.errors import UserError, near_names
-from rookery.envs.make import register_callable
+from rookery.envs.make import EnvConfig, register_callable
 from rookery.recipes.catalog import Tree, lay_over, load_config_file, load_recipe, recipe_names
 from rookery.recipes.catalog import resolve as resolve_recipe
 from rookery.runs.config import RunConfig
@@ -58,6 +59,17 @@ def revised(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """``config`` with some settings changed by Python arguments."""
     schema = Schema(config.algo, config.formation)
     return schema.build(_with_arguments(schema, config.to_tree(), given))
+
+
+def env_of_flags(flags: Mapping[str, str]) -> Tree:
+    """The section ``env`` that flags of it, such as ``env.id``, stand for."""
+    section: Tree = _with_flags(Schema("ppo", "sync"), {}, flags).get("env", {})
+    return section
+
+
+def revised_env(env: EnvConfig, given: Tree) -> EnvConfig:
+    """``env`` with some of its settings changed."""
+    return settings_from_python(env.id, {"env": lay_over(asdict(env), given)}).env
 
 
 def config_from_tree(tree: Tree) -> RunConfig:

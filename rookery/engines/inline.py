@@ -47,7 +47,7 @@ def run(job: Job) -> Finish:
 
 def _run(job: Job) -> Finish:
     config = job.config
-    signature = job.signature or probe_env(config)
+    signature = job.signature or probe_env(config.env, config.seed)
     formation = config.formation_config
     if isinstance(formation, AsyncConfig) and formation.threads:
         from rookery.engines.threaded import run as run_threads

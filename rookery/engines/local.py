@@ -51,7 +51,9 @@ def run(job: Job) -> Finish:
     validate(program, "local", carries("local"))
     _check_cores(program)
     with job.nursery or Nursery() as nursery, Interrupt() as interrupt:
-        driver = _Driver(job, program, job.signature or probe(job.config), nursery)
+        driver = _Driver(
+            job, program, job.signature or probe(job.config.env, job.config.seed), nursery
+        )
         try:
             driver.launch(job.resume)
             finish = driver.supervise(interrupt)

@@ -160,7 +160,7 @@ def run(job: Job) -> Finish:
     ranks, config = world(), job.config
     program = build_program(config)
     validate(program, "mpi", carries("mpi"))
-    signature = job.signature or probe(config)
+    signature = job.signature or probe(config.env, config.seed)
     job.run.write_ranks([f"rank {r} pid {pid} on {host}" for r, pid, host in ranks.seats])
     watch = Watch(ranks, config)
     ranks.on_poll = watch.look

@@ -222,7 +222,7 @@ def follow(config: RunConfig, ranks: World) -> int:
     go_on, code, start_steps = begin_round(ranks)
     if not go_on:
         return code
-    signature = probe(config)
+    signature = probe(config.env, config.seed)
     program = build_program(config)
     with compute_threads(program.nodes[0].num_threads):
         if config.formation == "allreduce":

@@ -17,7 +17,7 @@ from rookery.core.records import rollout_spec
 from rookery.core.seeding import seed_of, stream
 from rookery.core.signature import Signature
 from rookery.core.spec import ArraySpec
-from rookery.envs.make import make_vector
+from rookery.envs.make import EnvConfig, make_vector
 from rookery.nets.actor_critic import ActorCritic
 from rookery.roles.actor import Actor
 from rookery.roles.learner import Learner
@@ -25,9 +25,9 @@ from rookery.roles.pulse import Pulse
 from rookery.runs.config import RunConfig
 
 
-def probe(config: RunConfig) -> Signature:
+def probe(env: EnvConfig, seed: int = 0) -> Signature:
     """What the environment shows and takes, asked of one of its kind."""
-    envs = make_vector(config.env, run_seed=config.seed, num_envs=1)
+    envs = make_vector(env, run_seed=seed, num_envs=1)
     try:
         return Signature(obs=dict(envs.obs_leaves), action=envs.action_leaf)
     finally:

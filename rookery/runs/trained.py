@@ -21,12 +21,12 @@ from rookery.nets.policy import Policy
 from rookery.recipes.catalog import parse_yaml
 from rookery.roles.evaluator import EvalConfig
 from rookery.roles.learner import load_weights
-from rookery.runs.checkpoint_files import Checkpoint
+from rookery.runs.checkpoint_files import MANIFEST, Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.find import load_checkpoint
 from rookery.runs.start import best_or_latest
-from rookery.zoo.bundle import read_bundle
+from rookery.zoo.bundle import is_bundle, read_bundle
 from rookery.zoo.catalog import find_bundle
 
 
@@ -88,6 +88,15 @@ def policy_of(checkpoint: Checkpoint, config: RunConfig) -> Policy:
 def run_of(checkpoint: Path) -> RunDirectory:
     """The run that a checkpoint lies in."""
     return RunDirectory.open(checkpoint.parent.parent)
+
+
+def env_of(checkpoint: Checkpoint) -> EnvConfig | None:
+    """Where the weights of a checkpoint or bundle were trained; None if that is not known."""
+    if is_bundle(checkpoint.path):
+        return read_bundle(checkpoint.path).env()
+    if not (checkpoint.path / MANIFEST).is_file():
+        return None
+    return load_config(run_of(checkpoint.path)).env
 
 
 def load_config(run: RunDirectory) -> RunConfig:

@@ -36,7 +36,7 @@ def config_of(name: str, core: str) -> RunConfig:
 
 
 def workers_of(config: RunConfig) -> list[Worker]:
-    signature = probe(config)
+    signature = probe(config.env, config.seed)
     arrays = zeros(group_specs(N, 1 << 16))
     bells = [Wake.create() for _ in range(N)]
     workers = []

@@ -74,7 +74,7 @@ class Formation:
 
     def __init__(self, config: RunConfig) -> None:
         num_actors, num_envs = config.formation_config.num_actors, config.env.num_envs
-        signature = probe(config)
+        signature = probe(config.env, config.seed)
         spec = batch_spec(config, build_policy(config, signature), num_actors * num_envs)
         self.block = RolloutBlock(
             zeros(spec), np.zeros(num_actors, np.int64), num_actors=num_actors, num_envs=num_envs

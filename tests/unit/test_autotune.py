@@ -23,7 +23,7 @@ def settings(flags: Flags) -> RunConfig:
 
 def test_every_part_is_measured_alone() -> None:
     config = settings({"envs": "4"})
-    rates = measure(config, probe(config), 0.05)
+    rates = measure(config, probe(config.env, config.seed), 0.05)
     assert min(rates.env, rates.acting, rates.learning) > 0
     assert rates.one_core < min(rates.env, rates.acting, rates.learning)
 
