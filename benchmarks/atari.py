@@ -39,11 +39,19 @@ PPO_LIKE = (
     "--formation allreduce --allreduce.num_workers 2 --envs 4 --ppo.rollout_steps 128 "
     "--ppo.num_epochs 4 --ppo.num_minibatches 4"
 )
-ONE_EPOCH = "--formation allreduce --allreduce.num_workers 2 --ppo.num_epochs 1"
+# The bare loop's own: 32 environments, 32 steps and minibatches of 256 for each worker.
+AS_BARE = (
+    "--formation allreduce --allreduce.num_workers 2 --envs 32 --ppo.rollout_steps 32 "
+    "--ppo.num_minibatches 4"
+)
 A2C_LIKE = (
     "--algo a2c --formation allreduce --allreduce.num_workers 2 --envs 8 --a2c.rollout_steps 5"
 )
-IMPALA = "--formation async"
+IMPALA = "--formation async --envs 32"
+NETWORK = (
+    "--policy.torso conv2d --policy.hidden 512 --policy.normalize_images false "
+    "--policy.precision fp32"
+)
 # What follows that; no evaluation and a record every few updates. The limit is some seconds more
 # than SECS, for what comes before the first record.
 MEASURED = (
@@ -78,7 +86,8 @@ class Row:
 
 
 def rookery(flags: str, recipe: str = "pong") -> list[str]:
-    return [OURS, "-m", "rookery", "train", recipe, *flags.split(), *MEASURED.split()]
+    words = f"{flags} {NETWORK} {MEASURED}".split()
+    return [OURS, "-m", "rookery", "train", recipe, *words]
 
 
 def script(python: str, name: str, words: str = "") -> list[str]:
@@ -103,6 +112,12 @@ ROWS = [
     Row(ENVIRONMENT, "ALE, 2 threads", LIMIT, {"": script(OURS, "atari_env.py", "--threads 2")}),
     Row(PPO, "bare loop", BARE, {"": script(OURS, "bare_loop.py", "--epochs 4")}),
     Row(PPO, "Rookery PPO, 8 x 128", ROOKERY, {"allreduce": rookery(PPO_LIKE)}),
+    Row(
+        PPO,
+        "Rookery PPO, 64 x 32",
+        ROOKERY,
+        {"allreduce": rookery(f"{AS_BARE} --ppo.num_epochs 4")},
+    ),
     Row(PPO, "Stable-Baselines3 PPO", PEER, sb3_ways("ppo")),
     Row(PPO, "plain loop, CleanRL's settings", PEER, {"": script(SB3, "atari_plain.py")}),
     Row(
@@ -124,7 +139,12 @@ ROWS = [
         },
     ),
     Row(ONE_PASS, "bare loop", BARE, {"": script(OURS, "bare_loop.py", "--epochs 1")}),
-    Row(ONE_PASS, "Rookery PPO, 1 epoch", ROOKERY, {"allreduce": rookery(ONE_EPOCH)}),
+    Row(
+        ONE_PASS,
+        "Rookery PPO, 1 epoch, 64 x 32",
+        ROOKERY,
+        {"allreduce": rookery(f"{AS_BARE} --ppo.num_epochs 1")},
+    ),
     Row(ONE_PASS, "Rookery A2C, 16 x 5", ROOKERY, {"allreduce": rookery(A2C_LIKE)}),
     Row(ONE_PASS, "Rookery IMPALA", ROOKERY, {"async": rookery(IMPALA)}),
     Row(ONE_PASS, "Stable-Baselines3 A2C", PEER, sb3_ways("a2c")),
@@ -147,8 +167,12 @@ ROWS = [
         "Rookery DQN",
         ROOKERY,
         {
-            f"learners {learners}": rookery(f"{DQN_LIKE} --learners {learners}", "dqn-pong")
-            for learners in (1, 2)
+            label: rookery(f"{DQN_LIKE} {flags}", "dqn-pong")
+            for label, flags in {
+                "one learner": "--learners 1",
+                "two learners in lockstep": "--learners 2 --replay.lockstep true",
+                "two learners": "--learners 2 --replay.lockstep false",
+            }.items()
         },
     ),
     Row(

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from rookery.core.spec import ACTION_MASK, LeafSpec
 from rookery.core.tensors import Tensors
-from rookery.nets.normalizer import RunningMoments
+from rookery.nets.normalizer import PixelMoments, RunningMoments, by_pixels
 from rookery.ops.policy_gradient import Total
 
 MAX_CHANNELS = 16
@@ -25,15 +25,18 @@ MAX_CHANNELS = 16
 class Encoder(nn.Module):
     """Encode the leaves ``[N, ...]`` of an observation; ``shapes`` gives what comes out."""
 
-    def __init__(self, leaves: Mapping[str, LeafSpec], normalize: bool) -> None:
+    def __init__(
+        self, leaves: Mapping[str, LeafSpec], normalize: bool, normalize_images: bool = False
+    ) -> None:
         super().__init__()
         self.leaves = {name: leaf for name, leaf in leaves.items() if name != ACTION_MASK}
         self.shapes = {name: encoded_shape(leaf) for name, leaf in self.leaves.items()}
         self.moments = nn.ModuleDict()
-        if normalize:
-            for name, leaf in self.leaves.items():
-                if leaf.kind == "box" and leaf.dtype.kind == "f":
-                    self.moments[module_key(name)] = RunningMoments(leaf.shape)
+        for name, leaf in self.leaves.items():
+            if normalize and leaf.kind == "box" and leaf.dtype.kind == "f":
+                self.moments[module_key(name)] = RunningMoments(leaf.shape)
+            if normalize_images and _is_by_planes(leaf):
+                self.moments[module_key(name)] = PixelMoments(leaf.shape)
 
     def forward(self, obs: Tensors) -> Tensors:
         """Encoded leaves ``[N, *shapes[name]]``."""
@@ -47,8 +50,10 @@ class Encoder(nn.Module):
                 functional.one_hot(values[..., i], size) for i, size in enumerate(leaf.sizes)
             ]
             return torch.cat(columns, -1).float()
-        values = _as_float(values, leaf)
         moments = self._moments(name)
+        if isinstance(moments, PixelMoments):
+            return moments.normalize(by_pixels(values))
+        values = _as_float(values, leaf)
         if moments is not None:
             values = moments.normalize(values)
         return _channels_first(values, leaf.shape) if leaf.shape else values[:, None]
@@ -78,9 +83,15 @@ def _as_float(values: Tensor, leaf: LeafSpec) -> Tensor:
     which convolutions train faster on: as bytes, of which there is less to move."""
     if leaf.dtype != np.uint8:
         return values.float()
-    if len(leaf.shape) == 3 and not _channels_are_last(leaf.shape):
-        values = torch.stack(values.unbind(1), -1).movedim(-1, 1)
+    if _is_by_planes(leaf):
+        values = by_pixels(values)
     return values.to(torch.float32).mul_(1.0 / 255.0)
+
+
+def _is_by_planes(leaf: LeafSpec) -> bool:
+    """Whether it is an image of bytes ``[C, H, W]``."""
+    is_image = leaf.dtype == np.uint8 and len(leaf.shape) == 3
+    return is_image and not _channels_are_last(leaf.shape)
 
 
 def encoded_shape(leaf: LeafSpec) -> tuple[int, ...]:

@@ -102,6 +102,34 @@ class RunningMoments(nn.Module):
         return torch.clamp(values * scale - offset, -clip, clip)
 
 
+class PixelMoments(RunningMoments):
+    """Those of each pixel of byte images ``[C, H, W]``: what seldom moves, as a ball, stands out.
+
+    A few images of each batch are enough to know them.
+    """
+
+    LEAST_STD, CLIP, NUM_IMAGES = 8.0, 5.0, 64
+    """A pixel's deviation counts as no smaller than this; values end at CLIP deviations."""
+
+    def update(self, samples: Tensor, total: Total = lambda sums: sums) -> None:
+        """Add some of the images ``samples`` ``[N, C, H, W]``, evenly spaced."""
+        super().update(samples[:: -(-len(samples) // self.NUM_IMAGES) or 1], total)
+
+    def normalize(self, values: Tensor, clip: float = CLIP) -> Tensor:
+        """As floats, laid out as the bytes ``values`` ``[N, C, H, W]`` are: by pixels."""
+        if self._scale is None:
+            std = torch.sqrt(self.var + self.LEAST_STD**2)
+            shift, scale = (by_pixels(one[None].float())[0] for one in (-self.mean / std, 1 / std))
+            self._scale = shift, scale
+        shift, scale = self._scale
+        return torch.addcmul(shift, values.to(torch.float32), scale).clamp_(-clip, clip)
+
+
+def by_pixels(images: Tensor) -> Tensor:
+    """The same images ``[N, C, H, W]`` with the channels of a pixel side by side in memory."""
+    return torch.stack(images.unbind(1), -1).movedim(-1, 1)
+
+
 def moments_in(module: nn.Module) -> dict[str, RunningMoments]:
     """The running statistics inside a module, by name."""
     return {name: part for name, part in module.named_modules() if isinstance(part, RunningMoments)}

@@ -53,6 +53,8 @@ class PolicyConfig:
     """How weights start."""
     normalize_obs: bool = False
     """Normalise float observations by their running mean and deviation."""
+    normalize_images: bool = False
+    """Likewise each pixel of byte images [channels, height, width]."""
     log_std_init: float = -0.5
     """Starting log standard deviation of a Box action, in units where its bounds are -1 and 1."""
     log_std_min: float | None = None
@@ -111,7 +113,7 @@ class Policy(nn.Module):
         self.signature = signature
         self.settings: dict[str, Any] = {}
         """Keyword arguments beside ``config`` and ``signature`` that make another of its kind."""
-        self.encoder = Encoder(signature.obs, config.normalize_obs)
+        self.encoder = Encoder(signature.obs, config.normalize_obs, config.normalize_images)
         self.torso = self._build_torso(inputs)
         width: int = self.torso.out_features
         self.core = Core(config.core, width, config.core_size) if config.core != "none" else None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rookery.core.spec import ACTION_MASK, Array, LeafSpec
 from rookery.nets.encoder import Encoder
-from rookery.nets.normalizer import RunningMoments
+from rookery.nets.normalizer import PixelMoments, RunningMoments
 from tests.unit.net_inputs import FLOAT, INT, INT8, NAMES, UINT8, generator, randn
 
 
@@ -124,6 +124,36 @@ def test_byte_images_are_scaled_and_laid_out_by_pixels(shape: tuple[int, ...]) -
     torch.testing.assert_close(out, plain, rtol=1e-6, atol=1e-7)
     assert out.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(images, before)
+
+
+def test_pixels_are_normalised_by_their_own_moments() -> None:
+    """A pixel that varies by its own mean and deviation; one that does not stays near 0."""
+    images = torch.randint(0, 256, (4, 8, 2, 40, 36), dtype=torch.uint8, generator=generator())
+    images[..., 0, 0] = 7
+    encoder = Encoder({"obs": LeafSpec("box", (2, 40, 36), UINT8)}, False, normalize_images=True)
+    encoder.update_moments({"obs": images}, torch.ones(4, 8, dtype=torch.bool))
+    flat = images.flatten(0, 1)
+    out = encoder({"obs": flat})["obs"]
+    samples = flat.double()
+    std = (samples.var(0, unbiased=False) + PixelMoments.LEAST_STD**2).sqrt()
+    expected = ((samples - samples.mean(0)) / std).float()
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    assert not out[..., 0, 0].any()
+    flat[:, :, 0, 0] = 255
+    assert torch.equal(encoder({"obs": flat})["obs"][..., 0, 0], torch.full((32, 2), 5.0))
+
+
+def test_a_few_images_of_a_large_batch_are_counted() -> None:
+    images = torch.zeros(100, 3, 2, 40, 36, dtype=torch.uint8)
+    mask = torch.ones(100, 3, dtype=torch.bool)
+    mask[:, 0] = False
+    encoder = Encoder({"obs": LeafSpec("box", (2, 40, 36), UINT8)}, False, normalize_images=True)
+    encoder.update_moments({"obs": images}, mask)
+    encoder.update_moments({"obs": images}, torch.zeros_like(mask))
+    (moments,) = encoder.moments.values()
+    assert isinstance(moments, PixelMoments)
+    assert float(moments.count) == 50  # every fourth of 200
 
 
 def test_running_moments_equal_those_of_all_samples_at_once() -> None:

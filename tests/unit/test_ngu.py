@@ -332,7 +332,9 @@ def test_arms_are_constant_within_an_episode(tmp_path: Path) -> None:
     given = TINY | {"ngu": FLAT | {"family": {"num_arms": 4, "choice": "uniform"}}}
     config = settings_from_python("rookery/Maze-v0", given | {"algo": "ngu"})
     run = RunDirectory.create(tmp_path / "run", name="arms")
-    actors, learner = build_replayed(config, probe(config.env, config.seed), run, start_steps=lambda replica: 0)
+    actors, learner = build_replayed(
+        config, probe(config.env, config.seed), run, start_steps=lambda replica: 0
+    )
     stored: list[Any] = []
     sink = actors[0].sink
     put = sink.put
