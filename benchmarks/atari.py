@@ -1,11 +1,12 @@
 """Atari Pong, env steps/s of ours and of every peer, interleaved: `make bench-atari`.
 
-    python benchmarks/atari.py [--secs 60] [--repeats 3] [--only NAME ...] [--no-memory]
+    python benchmarks/atari.py [--secs 60] [--repeats 3] [--scout 15] [--only NAME ...]
 
 One game, one network (the Nature convolutions and 512 units on four 84x84 uint8 frames), fp32, the
 same two cores. A step is one decision, four frames. Every command is timed from the end of its
 first update to the end of the one after SECS, so start-up does not count. Of several ways to run a
-peer the fastest stands in the first table. What cannot run is named with its reason.
+peer the fastest stands in the first table; with --scout all are tried for that long, and the
+fastest is measured. What cannot run is named with its reason.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tree_memory import end_tree
@@ -375,7 +376,7 @@ def print_ways(results: dict[Row, dict[str, Measured]]) -> None:
     print("| system | way | env steps/s (median) | runs |")
     print("|---|---|---|---|")
     for row, ways in results.items():
-        for label, way in ways.items() if len(ways) > 1 else ():
+        for label, way in ways.items():
             runs = ", ".join(f"{rate:,.0f}" for rate in way.rates) or way.reason
             print(f"| {row.name} | {label} | {way.median:,.0f} | {runs} |")
 
@@ -410,10 +411,17 @@ def measure_all(
     return results
 
 
+def fastest_ways(results: dict[Row, dict[str, Measured]]) -> list[Row]:
+    """The rows, each with the fastest of its ways alone."""
+    best = {row: max(ways, key=lambda label: ways[label].median) for row, ways in results.items()}
+    return [replace(row, ways={label: row.ways[label]}) for row, label in best.items()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--secs", type=float, default=60.0, help="measured time of each run")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--scout", type=float, help="try all ways for so long, measure the fastest")
     parser.add_argument(
         "--only", nargs="+", metavar="NAME", help="rows whose job or name holds one of these"
     )
@@ -432,12 +440,19 @@ def main() -> None:
     if not rows:
         raise SystemExit(f"no such row; there are: {', '.join(row.name for row in ROWS)}")
     print_conditions(args.secs, args.repeats)
+    tried: dict[Row, dict[str, Measured]] = {}
+    if args.scout:
+        choices = [row for row in rows if len(row.ways) > 1]
+        tried = measure_all(choices, args.scout, 1, args.spare_secs)
+        chosen = dict(zip(choices, fastest_ways(tried), strict=True))
+        rows = [chosen.get(row, row) for row in rows]
     results = measure_all(rows, args.secs, args.repeats, args.spare_secs)
     print("\n### Env steps/s\n")
     print_speeds(results)
-    if any(len(row.ways) > 1 for row in rows):
-        print("\n### Every way that was tried\n")
-        print_ways(results)
+    several = tried or {row: ways for row, ways in results.items() if len(ways) > 1}
+    if several:
+        print(f"\n### Every way that was tried, {args.scout or args.secs:g} s each\n")
+        print_ways(several)
     if names:
         print("\n### Memory\n")
         print_memory(names, args.memory_secs, args.spare_secs)
