@@ -128,7 +128,7 @@ class ReplayLearner:
         (learned.loss * self._weight(learned)).backward()  # type: ignore[no-untyped-call]
         lr = value_at(self.optimizer.config.lr, self.steps)
         norm = self.optimizer.step(lr)
-        if self.policy.config.normalize_obs or self.policy.config.normalize_images:
+        if self.policy.encoder.moments:
             self.policy.update_moments(batch.rows(0, -1), batch.mask)
         self.source.release(learned.priorities.cpu().numpy())
         self._follow_up(self.updates, self._count_updates())
