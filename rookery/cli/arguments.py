@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NoReturn
 
 from rookery.core.errors import UserError, near_names
@@ -70,6 +71,19 @@ def split_words(argv: Sequence[str], switches: Collection[str] = ()) -> Words:
             else:
                 words.flags[flag] = _value(name, value if equals else next(rest, None))
     return words
+
+
+def without_section(argv: Sequence[str], section: str) -> tuple[list[str], dict[str, str]]:
+    """``argv`` without the flags of ``section``, such as ``--env.id VALUE``, and those flags."""
+    others: list[str] = []
+    taken: list[str] = []
+    rest = iter(argv)
+    for word in rest:
+        if not word.startswith(f"--{section}."):
+            others.append(word)
+        else:
+            taken += [word] if "=" in word else [word, *islice(rest, 1)]
+    return others, split_words(taken).flags
 
 
 def _value(name: str, value: str | None) -> str:

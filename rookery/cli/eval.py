@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rookery.cli.arguments import Arguments, split_words
+from rookery.cli.arguments import Arguments, without_section
 
 
 def main(argv: list[str]) -> int:
@@ -29,10 +29,8 @@ def main(argv: list[str]) -> int:
     mode.add_argument("--deterministic", action="store_true", help="the most likely action")
     mode.add_argument("--stochastic", action="store_true", help="sample actions")
     parser.add_argument("--json", action="store_true", help="pure JSON on standard output")
-    args, rest = parser.parse_known_args(argv)
-    elsewhere = split_words(rest)
-    if elsewhere.names or not all(flag.startswith("env.") for flag in elsewhere.flags):
-        parser.parse_args(argv)  # refuses them
+    others, elsewhere = without_section(argv, "env")
+    args = parser.parse_args(others)
     chosen = True if args.deterministic else False if args.stochastic else None
     from rookery.cli.settings import env_of_flags
     from rookery.training import evaluate_run
@@ -46,7 +44,7 @@ def main(argv: list[str]) -> int:
             deterministic=chosen,
             max_steps=args.max_steps,
             checkpoint=args.checkpoint,
-            env=env_of_flags(elsewhere.flags),
+            env=env_of_flags(elsewhere),
         )
     action = "most likely action" if summary["deterministic"] else "sampled actions"
     print(f"checkpoint {summary['checkpoint_steps']}, {action}", file=sys.stderr)

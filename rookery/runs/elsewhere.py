@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rookery.core.errors import UserError
+from rookery.envs.atari import Game, may_be_game
 from rookery.envs.make import EnvConfig, prepared_game
 from rookery.roles.build import probe
 from rookery.runs.trained import Trained
@@ -42,15 +43,20 @@ def moved(trained: Trained, env: EnvConfig) -> Trained:
 
 def other_game(before: EnvConfig, now: EnvConfig) -> str | None:
     """The id of the Atari game ``before``, if ``now`` is one too, but not the same."""
-    old, new = prepared_game(before), prepared_game(now)
+    old, new = _game(before), _game(now)
     if old is None or new is None or old.rom == new.rom:
         return None
     return before.id
 
 
+def _game(env: EnvConfig) -> Game | None:
+    """The Atari game that ``env`` is; what is none need not be found here any more."""
+    return prepared_game(env) if may_be_game(env.id) else None
+
+
 def _changes(before: EnvConfig, now: EnvConfig) -> Iterator[tuple[str, object, object]]:
     """What makes the task another one: its name, value and new value."""
-    old, new = prepared_game(before), prepared_game(now)
+    old, new = _game(before), _game(now)
     if old is None or new is None:
         if before.id != now.id:
             yield "environment", before.id, now.id

@@ -21,7 +21,7 @@ from rookery.nets.policy import Policy
 from rookery.recipes.catalog import parse_yaml
 from rookery.roles.evaluator import EvalConfig
 from rookery.roles.learner import load_weights
-from rookery.runs.checkpoint_files import MANIFEST, Checkpoint
+from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.find import load_checkpoint
@@ -94,9 +94,10 @@ def env_of(checkpoint: Checkpoint) -> EnvConfig | None:
     """Where the weights of a checkpoint or bundle were trained; None if that is not known."""
     if is_bundle(checkpoint.path):
         return read_bundle(checkpoint.path).env()
-    if not (checkpoint.path / MANIFEST).is_file():
+    try:
+        return load_config(run_of(checkpoint.path)).env
+    except UserError:
         return None
-    return load_config(run_of(checkpoint.path)).env
 
 
 def load_config(run: RunDirectory) -> RunConfig:

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 import rookery
+from rookery.cli.arguments import without_section
+from rookery.cli.eval import main
 from rookery.core.errors import UserError
 from rookery.envs.make import EnvConfig
-from rookery.runs.elsewhere import moved
-from rookery.runs.trained import Trained, find_trained
+from rookery.runs.checkpoint_files import Checkpoint
+from rookery.runs.elsewhere import moved, other_game
+from rookery.runs.trained import Trained, env_of, find_trained
 
 PONG = "PongNoFrameskip-v4"
 
@@ -85,6 +88,23 @@ def test_a_run_is_judged_elsewhere(pong: rookery.Run, caplog: pytest.LogCaptureF
     assert "sticky actions 0 and is judged with 0.25" in caplog.text
     with pytest.raises(UserError, match=r"env\.frameskip"):
         pong.evaluate(2, env={"frameskip": 2})
+
+
+def test_flags_of_the_environment_stand_anywhere_and_others_are_refused() -> None:
+    words = ["--env.id", "ALE/Pong-v5", "runs/first", "--env.atari.sticky=0", "--json"]
+    flags = {"env.id": "ALE/Pong-v5", "env.atari.sticky": "0"}
+    assert without_section(words, "env") == (["runs/first", "--json"], flags)
+    with pytest.raises(UserError, match=r"--env\.id: give it a value"):
+        without_section(["runs/first", "--env.id"], "env")
+    with pytest.raises(UserError, match="did you mean '--deterministic'"):
+        main(["runs/first", "--determinstic"])
+
+
+def test_where_weights_were_trained_need_not_be_there_any_more(tmp_path: Path) -> None:
+    """A callable of another program, and a checkpoint without its run."""
+    now = EnvConfig(id="ALE/Pong-v5")
+    assert other_game(EnvConfig(id="gone_module:make"), now) is None
+    assert env_of(Checkpoint(path=tmp_path / "a" / "b" / "c", steps=0, parts={})) is None
 
 
 def test_weights_of_another_game_are_named(
