@@ -3,8 +3,8 @@
 Paper: https://arxiv.org/abs/2003.13350.
 
 Deviations: those of :mod:`rookery.algos.ngu`; evaluation plays the arm that only exploits, not the
-one a bandit of its own likes best; priorities are by the errors of the mixture that is acted by.
-See docs/exploration.md.
+one a bandit of its own likes best; priorities add the errors of both networks as they are learned,
+rescaled or not. See docs/exploration.md.
 
 Shapes: T steps of a sequence, N sequences, R = 2: extrinsic, intrinsic.
 """

@@ -12,7 +12,6 @@ Shapes: T steps of a sequence, N sequences.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -27,13 +26,11 @@ from rookery.algos.novelty import NoveltyConfig
 from rookery.core.group import Group
 from rookery.core.sequence import Sequences
 from rookery.core.spec import Array, ArraySpec
+from rookery.core.spread import GOLDEN, spread
 from rookery.core.tensors import Tensors
 from rookery.nets.curious import CuriousQNetwork
 from rookery.nets.q_network import ARM, LAST, QNetwork
 from rookery.ops.q_learning import learning_mask
-
-_GOLDEN = 0.6180339887498949
-"""Multiples of it are spread evenly between whole numbers."""
 
 BONUS = "bonus"
 """What actors store of each step: the intrinsic reward of what it led to."""
@@ -107,7 +104,8 @@ class NGU(DQN):
     def _exploited(self, num: int, steps: int) -> Tensor:
         """``[N]`` which sequences the first arm learns from, spread evenly, others at each step."""
         share = self.config.family.exploit_share
-        place = torch.arange(num, device=self.device) * share + steps * _GOLDEN
+        begin = steps * GOLDEN % 1.0  # float32 has no fractions left after 8 million
+        place = torch.arange(num, device=self.device) * share + begin
         return place % 1.0 < share
 
     def learn(self, online: QNetwork, target: QNetwork, batch: SequenceBatch) -> Learned:
@@ -135,9 +133,8 @@ class NGU(DQN):
         config = self.config
         mask = learning_mask(batch.mask, config.burn_in, config.n_step - 1)
         row, column = torch.nonzero(mask, as_tuple=True)
-        # Evenly spread, as many as asked for on average.
-        stride = math.ceil(len(row) / (config.novelty.train_steps * mask.shape[1]))
-        row, column = row[:: max(stride, 1)], column[:: max(stride, 1)]
+        some = spread(len(row), config.novelty.train_steps * mask.shape[1]).to(row.device)
+        row, column = row[some], column[some]
         before = {name: leaf[row, column] for name, leaf in batch.obs.items()}
         after = {name: leaf[row + 1, column] for name, leaf in batch.obs.items()}
         error = policy.novelty_errors(after).mean()

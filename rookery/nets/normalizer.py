@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from rookery.core.spread import spread
 from rookery.ops.policy_gradient import Total
 
 
@@ -110,16 +111,21 @@ class PixelMoments(RunningMoments):
 
     LEAST_STD, CLIP, NUM_IMAGES = 8.0, 5.0, 64
     """A pixel's deviation counts as no smaller than this; values end at CLIP deviations."""
+    UNSEEN_MEAN, UNSEEN_STD = 128.0, 64.0
+    """Of a pixel of which nothing is known yet."""
 
     def update(self, samples: Tensor, total: Total = lambda sums: sums) -> None:
-        """Add some of the images ``samples`` ``[N, C, H, W]``, evenly spaced."""
-        super().update(samples[:: -(-len(samples) // self.NUM_IMAGES) or 1], total)
+        """Add some of the images ``samples`` ``[N, C, H, W]``, of all environments."""
+        some = spread(len(samples), self.NUM_IMAGES).to(samples.device)
+        super().update(samples[some], total)
 
     def normalize(self, values: Tensor, clip: float = CLIP) -> Tensor:
         """As floats, laid out as the bytes ``values`` ``[N, C, H, W]`` are: by pixels."""
         if self._scale is None:
-            std = torch.sqrt(self.var + self.LEAST_STD**2)
-            shift, scale = (by_pixels(one[None].float())[0] for one in (-self.mean / std, 1 / std))
+            seen = self.count > 0
+            mean = torch.where(seen, self.mean, self.UNSEEN_MEAN)
+            std = torch.sqrt(torch.where(seen, self.var, self.UNSEEN_STD**2) + self.LEAST_STD**2)
+            shift, scale = (by_pixels(one[None].float())[0] for one in (-mean / std, 1 / std))
             self._scale = shift, scale
         shift, scale = self._scale
         return torch.addcmul(shift, values.to(torch.float32), scale).clamp_(-clip, clip)

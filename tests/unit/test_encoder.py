@@ -153,7 +153,24 @@ def test_a_few_images_of_a_large_batch_are_counted() -> None:
     encoder.update_moments({"obs": images}, torch.zeros_like(mask))
     (moments,) = encoder.moments.values()
     assert isinstance(moments, PixelMoments)
-    assert float(moments.count) == 50  # every fourth of 200
+    assert float(moments.count) == PixelMoments.NUM_IMAGES
+
+
+def test_the_images_that_are_counted_are_of_all_environments() -> None:
+    images = torch.arange(16, dtype=torch.uint8).view(1, 16, 1, 1, 1).expand(64, 16, 2, 40, 36)
+    encoder = Encoder({"obs": LeafSpec("box", (2, 40, 36), UINT8)}, False, normalize_images=True)
+    encoder.update_moments({"obs": images}, torch.ones(64, 16, dtype=torch.bool))
+    (moments,) = encoder.moments.values()
+    assert isinstance(moments, PixelMoments)
+    assert float(moments.mean[0, 0, 0]) == pytest.approx(7.5, abs=0.5)
+    assert float(moments.var[0, 0, 0]) == pytest.approx(21.25, rel=0.1)
+
+
+def test_pixels_differ_before_anything_is_known_of_them() -> None:
+    encoder = Encoder({"obs": LeafSpec("box", (2, 40, 36), UINT8)}, False, normalize_images=True)
+    images = torch.tensor([0, 64, 128, 255], dtype=torch.uint8).view(4, 1, 1, 1)
+    shades = encoder({"obs": images.expand(4, 2, 40, 36)})["obs"][:, 0, 0, 0]
+    assert shades.tolist() == pytest.approx([-1.98, -0.99, 0.0, 1.97], abs=0.01)
 
 
 def test_running_moments_equal_those_of_all_samples_at_once() -> None:

@@ -382,12 +382,30 @@ def test_a_bundle_holds_the_whole_network(tmp_path: Path) -> None:
     assert policy.settings["split"] is True
 
 
+def test_what_tells_the_new_learns_from_all_sequences_of_a_batch() -> None:
+    """Five of forty steps of each of 32, not all steps of every eighth."""
+    config = NGUConfig(
+        **FLAT | {"length": 40, "n_step": 1}, novelty=NoveltyConfig(train_steps=5), family=FAMILY
+    )
+    algorithm, online, target, spec = build(NGU, config)
+    sequences = some_sequences(spec, 40, 32)
+    sequences.obs["obs"][:] = np.arange(32)[:, None]
+    seen: list[torch.Tensor] = []
+    told = online.novelty_errors
+    online.novelty_errors = lambda obs: seen.append(obs["obs"][:, 0]) or told(obs)
+    algorithm.learn(online, target, algorithm.prepare(sequences, np.ones(32), 0))
+    counts = torch.bincount(seen[0].long(), minlength=32)
+    assert counts.sum() == 5 * 32
+    assert counts.min() >= 3
+
+
+@pytest.mark.parametrize("begin", [0, 40_000_000])
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_the_first_arm_learns_from_what_others_did(share: float) -> None:
+def test_the_first_arm_learns_from_what_others_did(share: float, begin: int) -> None:
     family = FamilyConfig(num_arms=4, exploit_share=share)
     algorithm, _, _, spec = build(NGU, NGUConfig(**FLAT, family=family))
     counts, firsts = [], []
-    for steps in range(0, 800, 8):
+    for steps in range(begin, begin + 800, 8):
         sequences = some_sequences(spec, 5, 16)
         sequences.extra[ARM][:] = 3
         batch = algorithm.prepare(sequences, np.ones(16), steps)
