@@ -131,25 +131,29 @@ class Explorer:
         obs = lane.tensors(self._seen | self.curiosity.inputs())
         values, lane.state = self.policy.values(obs, lane.state, lane.tensor(lane.reset))
         values = legal_values(values, obs)
-        best, greedy = values.max(-1)
-        action: Array = greedy.cpu().numpy()
+        best = values.amax(-1, keepdim=True)
         epsilon = self.config.epsilon.at(self.sink.total_steps(), self.streams, self.num_streams)
-        explore = rng.random(len(action)) < epsilon
-        action = np.where(explore, self._random_actions(), action)
+        explore = rng.random(len(values)) < epsilon
+        # Values may be alike: all are 0 where a network begins so and nothing was found yet.
+        ties = (values == best).cpu().numpy()
+        action = self._any_of(np.where(explore[:, None], self._legal(), ties))
         extra: Arrays = {}
         if self.config.actor_priorities:
             taken = values.gather(-1, lane.tensor(action)[:, None]).squeeze(-1)
-            extra = {TAKEN: taken.cpu().numpy(), BEST: best.cpu().numpy()}
+            extra = {TAKEN: taken.cpu().numpy(), BEST: best[:, 0].cpu().numpy()}
         return action, extra
 
-    def _random_actions(self) -> Array:
-        """``[B]`` any legal action; as many draws whatever the masks say."""
-        draw = self.rng.random(len(self.streams))
+    def _legal(self) -> Array:
+        """``[B, A]`` which actions may be taken."""
         mask = self._seen.get(ACTION_MASK)
         if mask is None:
-            return (draw * self.policy.num_actions).astype(np.int64)
-        rank = np.cumsum(mask.astype(bool), -1)
-        wanted = np.floor(draw * rank[:, -1])
+            return np.ones((len(self.streams), self.policy.num_actions), np.bool_)
+        return mask.astype(np.bool_)
+
+    def _any_of(self, actions: Array) -> Array:
+        """``[B]`` one of those in each row of ``actions`` ``[B, A]``; one draw a row."""
+        rank = np.cumsum(actions, -1)
+        wanted = np.floor(self.rng.random(len(actions)) * rank[:, -1])
         found: Array = np.argmax(rank > wanted[:, None], -1)
         return found
 
