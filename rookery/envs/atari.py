@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import gymnasium as gym
@@ -79,9 +79,13 @@ class AtariConfig:
         steps = -(-self.max_frames // self.frame_skip)
         return steps if limit is None else min(steps, limit)
 
-    def is_default(self) -> bool:
-        """Whether nothing is asked for but perhaps the raw environment."""
-        return replace(self, preprocess=True) == AtariConfig()
+    def changed(self) -> list[str]:
+        """Names of the settings that ask for more than perhaps the raw environment."""
+        return [
+            setting.name
+            for setting in fields(self)
+            if setting.name != "preprocess" and getattr(self, setting.name) != setting.default
+        ]
 
 
 @dataclass(frozen=True, slots=True)

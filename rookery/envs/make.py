@@ -174,8 +174,12 @@ def prepared_game(config: EnvConfig) -> atari.Game | None:
     if game is not None and config.atari.preprocess and not config.wrappers:
         _require_plain(config, game)
         return game
-    if not config.atari.is_default():
-        raise UserError(f"env.atari is set, but {_why_not(config, game)}; leave env.atari out")
+    for name in config.atari.changed():
+        usual = getattr(atari.AtariConfig(), name)
+        raise UserError(
+            f"env.atari.{name} is set, but {_why_not(config, game)}; "
+            f"set it to {'null' if usual is None else str(usual).lower()} or leave it out"
+        )
     return None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rookery.core.errors import UserError
-from rookery.envs.atari import Game, may_be_game
+from rookery.envs.atari import AtariConfig, Game, may_be_game
 from rookery.envs.make import EnvConfig, prepared_game
 from rookery.roles.build import probe
 from rookery.runs.trained import Trained
@@ -28,6 +28,8 @@ def moved(trained: Trained, env: EnvConfig) -> Trained:
             f"{trained.name} was trained in another game ({other}); "
             f"give {env.id} an agent of its own"
         )
+    if not _looks_like_game(env):
+        env = replace(env, atari=AtariConfig())  # of the game it was trained in
     difference = trained.policy.signature.difference(probe(env))
     if difference is not None:
         raise UserError(
@@ -51,7 +53,11 @@ def other_game(before: EnvConfig, now: EnvConfig) -> str | None:
 
 def _game(env: EnvConfig) -> Game | None:
     """The Atari game that ``env`` is; what is none need not be found here any more."""
-    return prepared_game(env) if may_be_game(env.id) else None
+    return prepared_game(env) if _looks_like_game(env) else None
+
+
+def _looks_like_game(env: EnvConfig) -> bool:
+    return may_be_game(env.id.rpartition(":")[2])  # a module may stand in front
 
 
 def _changes(before: EnvConfig, now: EnvConfig) -> Iterator[tuple[str, object, object]]:

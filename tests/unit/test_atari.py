@@ -407,7 +407,10 @@ def test_worker_processes_play_the_same_task() -> None:
         ({"frame_stack": 4}, "is stacked by env.atari.stack"),
         ({"action_mask_key": "mask"}, "has no action masks"),
         ({"wrappers": ["gymnasium.wrappers:ClipReward"]}, "env.wrappers is not empty"),
-        ({"atari": AtariConfig(preprocess=False, stack=2)}, "env.atari.preprocess is false"),
+        (
+            {"atari": AtariConfig(preprocess=False, life_loss=True)},
+            "env.atari.life_loss is set, but env.atari.preprocess is false; set it to false or",
+        ),
         ({"id": "CartPole-v1"}, "CartPole-v1 is not one of the ids it prepares"),
         ({"id": "tests.toy_envs:RandomEnv"}, "is not one of the ids it prepares"),
         ({"id": "ALE/Pnog-v5"}, "did you mean 'ALE/Pong-v5'"),

@@ -72,6 +72,8 @@ def test_sticky_actions_and_frame_skip_are_told(
 def test_another_game_is_refused_though_its_shapes_fit(agent: Trained) -> None:
     with pytest.raises(UserError, match=r"another game \(PongNoFrameskip-v4\)"):
         moved(agent, env(agent, "SpaceInvadersNoFrameskip-v4"))
+    with pytest.raises(UserError, match=r"another game \(ale_py:PongNoFrameskip-v4\)"):
+        moved(replace(agent, env=env(agent, f"ale_py:{PONG}")), env(agent, "ALE/SpaceInvaders-v5"))
 
 
 def test_what_does_not_fit_is_refused(agent: Trained) -> None:
@@ -79,6 +81,8 @@ def test_what_does_not_fit_is_refused(agent: Trained) -> None:
         moved(agent, env(agent, full_action_space=True))
     with pytest.raises(UserError, match="does not fit CartPole-v1"):
         moved(agent, EnvConfig(id="CartPole-v1"))
+    with pytest.raises(UserError, match="does not fit CartPole-v1"):
+        moved(agent, env(agent, "CartPole-v1", life_loss=True))
 
 
 def test_a_run_is_judged_elsewhere(pong: rookery.Run, caplog: pytest.LogCaptureFixture) -> None:
