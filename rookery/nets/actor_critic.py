@@ -9,6 +9,7 @@ Shapes: T steps, B environments, N = T * B.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from rookery.core.signature import Signature
@@ -67,17 +68,21 @@ class ActorCritic(Policy):
     ) -> tuple[ActionDist, Tensor]:
         """Distribution over the first T of T+1 observations, values of all: ``[T+1, B]``.
 
-        The last one was not acted on; its value is what follows the last step.
+        The last one was not acted on; its value is what follows the last step, and no gradient
+        flows through it.
         """
+        then = reset[:-1]
+        acted = {name: leaf[:-1] for name, leaf in obs.items()}
         if self.core is None:
-            flat = {name: leaf.flatten(0, 1) for name, leaf in obs.items()}
-            features, critic, _ = self._features(flat, state, reset.flatten())
-            features, critic = (part.view(*reset.shape, -1) for part in (features, critic))
+            flat = {name: leaf.flatten(0, 1) for name, leaf in acted.items()}
+            features, critic, _ = self._features(flat, state, then.flatten())
+            features, critic = (part.view(*then.shape, -1) for part in (features, critic))
         else:
-            features, critic, _ = self._features(obs, state, reset)
-        mask = obs.get(ACTION_MASK)
-        dist = self.action_head(features[:-1], None if mask is None else mask[:-1])
-        return dist, self._value_of(critic)
+            features, critic, state = self._features(acted, state, then)
+        with torch.no_grad():
+            beyond = self.value({name: leaf[-1] for name, leaf in obs.items()}, state, reset[-1])
+        dist = self.action_head(features, acted.get(ACTION_MASK))
+        return dist, torch.cat([self._value_of(critic), beyond[None]])
 
     def _value_of(self, features: Tensor) -> Tensor:
         value: Tensor = self.value_head(features).squeeze(-1)
