@@ -48,7 +48,7 @@ AS_BARE = (
 A2C_LIKE = (
     "--algo a2c --formation allreduce --allreduce.num_workers 2 --envs 8 --a2c.rollout_steps 5"
 )
-IMPALA = "--formation async --envs 32"
+IMPALA = "--formation async --envs 32 --impala.rollout_steps 64 --impala.num_minibatches 8"
 NETWORK = (
     "--policy.torso conv2d --policy.hidden 512 --policy.normalize_images false "
     "--policy.precision fp32"
