@@ -24,7 +24,7 @@ SMALLER = {
     "watch": {"episodes": "1", "max-steps": "4"},
     "record": {"episodes": "1", "max-steps": "12"},
     "zoo add": {"episodes": "2"},
-    "autotune": {"secs": "1", "formation": "sync", "engine": "inline", "envs": "4"}
+    "autotune": {"secs": "0.3", "formation": "sync", "engine": "inline", "envs": "4"}
     | {"ppo.rollout_steps": "8", "ppo.num_minibatches": "1"},
 }
 """Flags given to each command in place of its own."""

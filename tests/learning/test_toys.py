@@ -191,7 +191,7 @@ def test_dueling_apex_learns_choices(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("core", ["gru", "lstm"])
+@pytest.mark.parametrize("core", [pytest.param("gru", marks=pytest.mark.long), "lstm"])
 def test_r2d2_recalls_what_was_seen_before(core: str, tmp_path: Path) -> None:
     policy = {"core": core, "core_size": 16}
     run = learn("Recall", tmp_path, algo="r2d2", steps=16_000, policy=policy)

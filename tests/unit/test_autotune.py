@@ -91,7 +91,7 @@ def test_the_command_writes_a_file_that_train_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = ["--formation", "sync", "--engine", "inline", "--envs", "8", "--secs", "1"]
+    given = ["--formation", "sync", "--engine", "inline", "--envs", "8", "--secs", "0.3"]
     given += ["--ppo.rollout_steps", "8", "--ppo.num_minibatches", "1"]
     assert main(["autotune", "cartpole", *given, "--out", "best.yaml", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
