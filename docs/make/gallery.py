@@ -116,6 +116,8 @@ def page(found: dict[str, dict[str, Any]]) -> str:
         text += f"| {game} | {' | '.join(cells)} | {facts['steps']:,} |\n"
     for game in made:
         text += f"\n## {game}\n\n![{game}, three times](pictures/gallery/{game}.gif)\n"
+        if remark := found[game].get("remark"):
+            text += f"\n{remark}\n"
         text += f"\n![{game}'s curve](pictures/gallery/{game}.png)\n"
     return text
 

@@ -174,10 +174,10 @@ def prepared_game(config: EnvConfig) -> atari.Game | None:
     if game is not None and config.atari.preprocess and not config.wrappers:
         _require_plain(config, game)
         return game
-    for name in config.atari.changed():
-        usual = getattr(atari.AtariConfig(), name)
+    if unheeded := config.atari.changed():
+        usual = getattr(atari.AtariConfig(), unheeded[0])
         raise UserError(
-            f"env.atari.{name} is set, but {_why_not(config, game)}; "
+            f"env.atari.{unheeded[0]} is set, but {_why_not(config, game)}; "
             f"set it to {'null' if usual is None else str(usual).lower()} or leave it out"
         )
     return None
