@@ -10,7 +10,7 @@ import pytest
 import rookery
 
 SMALL: dict[str, Any] = {
-    "env": {"kwargs": {"rooms": [1, 4], "max_steps": 30}},
+    "env": {"kwargs": {"rooms": [1, 4], "max_steps": 30, "haste": 0.0}},
     "policy": {"hidden": [64, 64]},
     "metrics": {"sinks": ["jsonl"], "info_keys": []},
     "eval": {"episodes": 2, "every_steps": 1_000, "num_envs": 2},
