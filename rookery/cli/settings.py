@@ -37,10 +37,16 @@ def settings_from_flags(what: str | None, flags: Mapping[str, str]) -> RunConfig
 
 
 def tree_of_flags(config: RunConfig, flags: Mapping[str, str]) -> Tree:
-    """``flags``, which led to ``config``, as they are written in a file for ``--config``."""
-    schema = Schema(config.algo, config.formation)
-    chosen = {name: getattr(config, name) for name in CHOICES if name in flags}
-    return chosen | _with_flags(schema, {}, flags)
+    """``flags``, which led to ``config``, as they are written in a file for ``--config``.
+
+    One of them may be ``config``: what that file says is part of it.
+    """
+    schema, given = Schema(config.algo, config.formation), dict(flags)
+    file = given.pop("config", None)
+    over = resolve_recipe(load_config_file(Path(file)), config.formation) if file else {}
+    over = drop_other_blocks(over, config.algo, config.formation)
+    chosen = {name: getattr(config, name) for name in CHOICES if name in given or name in over}
+    return chosen | _with_flags(schema, over, given) | chosen
 
 
 def settings_from_python(what: str | Callable[..., Any], given: Mapping[str, Any]) -> RunConfig:
