@@ -21,7 +21,7 @@ from rookery.algos.algorithm import build_algorithm
 from rookery.cli.settings import revised, revised_env, settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
-from rookery.doctor.precision import faster_precision
+from rookery.doctor.precision import computable, faster_precision, why_not_bf16
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.nursery import nursery_for
@@ -217,6 +217,9 @@ def continue_run(
         updates = checkpoint.parts["learner"].data["updates"]
         wall_secs = checkpoint.parts["session"].data["wall_secs"]
         return Run(saved.directory.path, Finish(settled, checkpoint.steps, updates, wall_secs))
+    if config.device == "cpu":
+        policy = computable(config.policy, saved.directory.path.name)
+        config = replace(config, policy=policy)
     with nursery_for(config.engine) as nursery:
         signature = check(config)
         announce(saved.directory, checkpoint)
@@ -253,13 +256,18 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
 
 
 def with_precision(config: RunConfig, signature: Signature) -> RunConfig:
-    """``config`` with the precision that suits this machine, where it was left open.
+    """``config`` with the precision that suits this machine, where it was left open; refuses one
+    that it does not have.
 
     Ranks of an MPI job may be on unlike machines, so theirs is fp32.
     """
-    images = any(len(shape) == 3 for shape in Encoder(signature.obs, False).shapes.values())
+    if config.policy.precision == "bf16" and config.device == "cpu" and (why := why_not_bf16()):
+        raise UserError(
+            f"policy.precision: this machine cannot compute in bf16 ({why}); use fp32, or auto"
+        )
     if config.policy.precision != "auto":
         return config
+    images = any(len(shape) == 3 for shape in Encoder(signature.obs, False).shapes.values())
     tried = images and config.engine != "mpi" and config.device == "cpu"
     found = faster_precision() if tried else "fp32"
     return replace(config, policy=replace(config.policy, precision=found))
