@@ -176,13 +176,14 @@ def restore(job: Job, actors: Actors, learner: AnyLearner, session: Session) -> 
     session.load_state(parts["session"], steps=learner.steps, updates=learner.updates)
     for replica, actor in enumerate(actors):
         part = f"actor-{replica}"
+        why = "the checkpoint has no state for it"
         if part in parts:
             try:
                 actor.load_state(parts[part])
                 continue
             except UserError as error:
-                _LOG.warning("%s", error)
-        _LOG.warning("actor-%d begins new episodes: the checkpoint has no state for it", replica)
+                why = str(error)
+        _LOG.warning("actor-%d begins new episodes: %s", replica, why)
 
 
 def _parts(actors: Actors, learner: AnyLearner) -> dict[str, State]:
