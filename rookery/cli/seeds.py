@@ -66,10 +66,10 @@ def train_seeds(
     from rookery.training import check
 
     check(config, starting_weights(init_from) if init_from is not None else None)
+    at_once = min(seeds.jobs or jobs_that_fit(config), seeds.num)
     group = RunDirectory.create(path, name=config.name or config.recipe or config.env.id)
     lines = Lines(quiet="quiet" in words.switches)
     numbers = range(config.seed, config.seed + seeds.num)
-    at_once = min(seeds.jobs or jobs_that_fit(config), seeds.num)
     lines.say(f"runs {group.path}: seeds {_listed(numbers)}, {at_once} at a time")
     children = [_child(number, numbers, words, group, init_from) for number in numbers]
     interrupted = run_all(children, at_once=at_once, tell=lines.say)
@@ -89,14 +89,17 @@ def jobs_that_fit(config: RunConfig) -> int:
 
 
 def cores_needed(config: RunConfig) -> int:
-    """Compute threads that one run keeps busy; an evaluator does so only now and then."""
-    program = build_program(config)
-    learner = program.node("learner").num_threads
-    actors = program.node("actor").replicas
-    workers = config.env.num_workers if config.env.backend == "process" else 1
-    if config.engine == "inline":
-        return max(learner, workers)
-    return learner + actors * workers
+    """Compute threads that one run keeps busy."""
+    nodes = [node for node in build_program(config).nodes if node.busy]
+    stepping = config.env.num_workers if config.env.backend == "process" else 1
+    threads = {node.name: node.num_threads for node in nodes}
+    for acts in ("actor", "worker"):
+        if acts in threads:  # waits for the processes that step its environments
+            threads[acts] = max(threads[acts], stepping)
+    apart = config.engine != "inline" or getattr(config.formation_config, "threads", False)
+    if not apart:
+        return max(threads.values())
+    return sum(node.replicas * threads[node.name] for node in nodes)
 
 
 def _child(

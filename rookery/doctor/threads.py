@@ -14,9 +14,6 @@ from rookery.envs.atari import may_be_game
 if TYPE_CHECKING:
     from rookery.envs.make import EnvConfig
 
-SELDOM = ("evaluator", "keeper")
-"""Roles that sleep most of the time."""
-
 
 def budget(
     wanted: Wanted, cores: int | None = None, environ: Mapping[str, str] = os.environ
@@ -57,7 +54,7 @@ def _roles(wanted: Wanted, cores: int) -> Finding:
         return ok("threads", text, **data)
     if config.formation == "sync":
         return note("threads", f"{text}; actors and learner take turns, so they fit", "", **data)
-    busy = sum(role.total for role in roles.values() if role.name not in SELDOM)
+    busy = sum(roles[node.name].total for node in wanted.nodes if node.busy)
     how = "they share the cores" if busy > cores else "not all work all the time, so they fit"
     return note("threads", f"{text}; {how}", "", **data)
 
