@@ -84,12 +84,14 @@ class Evaluation:
     def summary(self) -> dict[str, Any]:
         """The JSON of ``rookery eval``: mean, deviation and 95 % interval of the mean."""
         mean, std, interval = mean_and_interval(self.returns)
+        length, length_std, _ = mean_and_interval(self.lengths)
         return {
             "episodes": len(self.returns),
             "return_mean": mean,
             "return_std": std,
             "return_ci95": interval,
-            "length_mean": float(np.mean(self.lengths)),
+            "length_mean": length,
+            "length_std": length_std,
             "returns": list(self.returns),
             "lengths": list(self.lengths),
         }

@@ -245,8 +245,9 @@ class Session:
         whole = summary["episodes"] >= self.config.eval.episodes
         rank = (best["episodes"] >= self.config.eval.episodes, best[key]) if best else None
         if rank is None or (whole, mean) >= rank:
-            self.store.mark_best(steps, {k: v for k, v in summary.items() if k not in _LONG})
-        names = ("return_mean", "return_std", "length_mean", "episodes")
+            score = {k: v for k, v in summary.items() if k not in _LONG}
+            self.store.mark_best(steps, score | {"score": self.config.eval.score})
+        names = ("return_mean", "return_std", "length_mean", "length_std", "episodes")
         values = {f"eval/{name}": summary[name] for name in names}
         self._emit({"eval/steps": steps} | values)
         if whole and self._confirms(mean):

@@ -361,6 +361,7 @@ KEYS = {
     "return_std",
     "return_ci95",
     "length_mean",
+    "length_std",
     "returns",
     "lengths",
 }
