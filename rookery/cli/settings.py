@@ -63,6 +63,12 @@ def revised_by_flags(config: RunConfig, flags: Mapping[str, str]) -> RunConfig:
 
 def revised(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """``config`` with some settings changed by Python arguments."""
+    for name in CHOICES:
+        if name in given and given[name] != getattr(config, name):
+            raise UserError(
+                f"{name}: a run keeps its own, {getattr(config, name)}; train with {given[name]} "
+                "anew, and init_from=RUN to begin with its weights"
+            )
     schema = Schema(config.algo, config.formation)
     return schema.build(_with_arguments(schema, config.to_tree(), given))
 
