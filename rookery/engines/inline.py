@@ -131,8 +131,10 @@ def _loop(
     while session.outcome is None:
         with turns.of("actor"):
             for actor in actors:
-                while actor.ready():
+                while actor.ready() and session.outcome is None:
                     actor.step()
+                    if isinstance(learner, ReplayLearner) and learner.filling:
+                        _fill(learner, session, interrupt)
         if not learner.ready():
             if not any(actor.ready() for actor in actors):
                 raise RuntimeError("no role can go on: the program is not wired as a cycle")
@@ -143,6 +145,13 @@ def _loop(
         evaluate_pending(session, learner, interrupt, turns.evaluator)
         if interrupt.requested:
             session.stop("interrupted", interrupt.reason)
+
+
+def _fill(learner: ReplayLearner, session: Session, interrupt: Interrupt) -> None:
+    """Replay takes many steps before the first is learned from; the run may end meanwhile."""
+    session.fill(learner.count_steps())
+    if interrupt.requested:
+        session.stop("interrupted", interrupt.reason)
 
 
 def _build(job: Job, signature: Signature) -> tuple[Actors, AnyLearner]:

@@ -103,6 +103,7 @@ def _lead(learner: ReplayLearner, source: SlotSource, keeper: Keeper) -> None:
         else:
             learner.wait(POLL_SECS)
             group.first(WAIT)  # so that nobody waits in vain
+            keeper.fill(learner)
             hunger.complain(source.missing())
     group.first(OVER)
 
@@ -122,6 +123,7 @@ def _lead_apart(learner: FreeLearner, source: SlotSource, keeper: Keeper) -> Non
             hunger.over()
         else:
             learner.wait(POLL_SECS)
+            keeper.fill(learner)
             hunger.complain(source.missing())
     memory.state = hogwild.OVER
     memory.ledger[learner.worker, hogwild.ENDED] = 1

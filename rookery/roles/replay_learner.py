@@ -55,6 +55,10 @@ class SequenceSource(Protocol):
         """Steps of the run so far, and ``[E, ...]`` what the episodes told that ended since."""
         ...
 
+    def total_steps(self) -> int:
+        """Steps of the run so far, of which nothing may have been sampled."""
+        ...
+
     def wait(self, timeout_secs: float) -> None:
         """Sleep until more may be there, at most ``timeout_secs``."""
         ...
@@ -90,6 +94,8 @@ class ReplayLearner:
         self.pulse = pulse or Pulse()
         self.steps = 0
         self.updates = 0
+        self.filling = True
+        """Nothing was learned from yet since the run was begun or resumed."""
 
     def _optimizer(
         self, config: OptimizerConfig, scales: list[tuple[slice, float]]
@@ -119,8 +125,14 @@ class ReplayLearner:
         with self.pulse.waiting():
             self.source.wait(timeout_secs)
 
+    def count_steps(self) -> int:
+        """Steps of the run so far; what is saved now counts them."""
+        self.steps = max(self.steps, self.source.total_steps())
+        return self.steps
+
     def step(self) -> Update:
         """Learn from one batch."""
+        self.filling = False
         sample = self.source.sample()
         batch = self.algorithm.prepare(sample.sequences, sample.probability, self.steps)
         learned = self.algorithm.learn(self.policy, self.target, self._share(batch))
@@ -170,7 +182,8 @@ class ReplayLearner:
                 f"the gradient became {metrics['grad_norm']} at step {self.steps}: lower --lr, "
                 "set optimizer.max_grad_norm, or clip rewards (reward_min, reward_max)"
             )
-        self.steps, rows = self.source.progress()
+        steps, rows = self.source.progress()
+        self.steps = max(self.steps, steps)
         return Update(
             steps=self.steps,
             updates=self.updates,

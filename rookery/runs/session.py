@@ -162,6 +162,13 @@ class Session:
             self._save(parts)
         self._see_whether_over()
 
+    def fill(self, steps: int) -> None:
+        """Note ``steps`` of which none could be learned from yet; see whether it is over."""
+        before, self.steps = self.steps, steps
+        if _crossed(before, self.steps, self.config.metrics.every_steps):
+            self.write({})
+        self._see_whether_over()
+
     def _call_back(self, update: Update) -> None:
         try:
             if self.callbacks.on_episode is not None:

@@ -101,20 +101,21 @@ class SlotSource:
     Of several learners together the first takes a slot and tells the others which. Each writes the
     priorities of its columns, and the first hands the slot back once all have: when they meet to
     take the next. Learners that do not meet have slots of their own: every ``stride``-th from
-    ``first`` on.
+    ``first`` on. ``steps`` ``[1]`` is what replay has counted.
     """
 
     def __init__(
         self,
         slots: SampleSlots,
         *,
+        steps: Array,
         own: Wake | None = None,
         other: Wake | None = None,
         group: Group | None = None,
         first: int = 0,
         stride: int = 1,
     ) -> None:
-        self.slots = slots
+        self.slots, self.steps = slots, steps
         self.mine = range(first, len(slots.header), stride)
         self.bell, self.replay_bell = own, other
         self.group = group or Alone()
@@ -158,6 +159,10 @@ class SlotSource:
     def progress(self) -> tuple[int, Array]:
         """What came with the batch taken last."""
         return self._told
+
+    def total_steps(self) -> int:
+        """What replay has counted."""
+        return int(self.steps[0])
 
     def missing(self) -> list[int]:
         """Nobody in particular."""

@@ -16,6 +16,7 @@ from rookery.runs.bottleneck import bottleneck
 from rookery.runs.config import RunConfig
 from rookery.runs.metrics import read_metrics
 
+_RATE = "time/env_steps_per_s"
 START_SECS = 60.0
 """How long a trial may take beyond its time: to start, build and end."""
 
@@ -78,7 +79,7 @@ def _only_speed(config: RunConfig, secs: float) -> RunConfig:
 
 def _read(run: Path) -> Trial:
     """Steps between the first record and the last: starting up is not training."""
-    records = [r for r in read_metrics(run / "metrics.jsonl") if "time/env_steps_per_s" in r]
+    records = [r for r in read_metrics(run / "metrics.jsonl") if r["updates"] and _RATE in r]
     if len(records) < 2:
         return Trial(0.0, "made less than two updates")
     first, last = records[0], records[-1]
