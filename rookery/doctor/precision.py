@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 from rookery.doctor.probe import try_out
@@ -44,8 +45,9 @@ print(json.dumps({"bf16": secs(True)}), flush=True)
 """A process of its own: on some virtual machines bfloat16 ends it with an illegal instruction."""
 
 
+@cache
 def faster_precision(code: str = PROBE) -> Precision:
-    """bf16 if it works here and is clearly faster, else fp32."""
+    """bf16 if it works here and is clearly faster, else fp32; tried once in a process."""
     said = try_out(code, PROBE_SECS).said
     if "bf16" not in said or "fp32" not in said:
         return "fp32"
