@@ -104,7 +104,7 @@ def train(
     (``env={"num_envs": 32}, ppo={"clip": 0.1}``).
     """
     return start_run(
-        settings_from_python(what, settings),
+        _for_python(settings_from_python(what, settings)),
         path=Path(run) if run is not None else None,
         init_from=Path(init_from) if init_from is not None else None,
         callbacks=Callbacks(on_update, on_episode, on_evaluation),
@@ -124,9 +124,19 @@ def resume(
     A run that was solved stays as it is unless ``stop_at`` is given (None: train on).
     """
     saved = SavedRun.find(Path(run))
-    config = revised(saved.config, settings)
+    config = _for_python(revised(saved.config, settings))
     callbacks = Callbacks(on_update, on_episode, on_evaluation)
     return continue_run(saved, config, callbacks, new_goal="stop_at" in settings)
+
+
+def _for_python(config: RunConfig) -> RunConfig:
+    """``config``, if a function call can carry it."""
+    if config.engine == "mpi":
+        raise UserError(
+            "engine mpi: ranks take their roles from the command, not from a script; use "
+            "`mpiexec -n 4 rookery train ...`, or engine local"
+        )
+    return config
 
 
 @dataclass(frozen=True, slots=True)
