@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +42,7 @@ from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory, RunState
 from rookery.runs.elsewhere import moved, other_game
 from rookery.runs.find import load_checkpoint
-from rookery.runs.metrics import check_sink_there
+from rookery.runs.metrics import check_sink_there, read_metrics
 from rookery.runs.session import Callbacks, Outcome
 from rookery.runs.start import starting_weights
 from rookery.runs.trained import env_of, find_trained, load_config, run_of
@@ -156,7 +158,7 @@ class SavedRun:
                 f"{path} is not a run and cannot be resumed; "
                 f"`rookery train RECIPE --init-from {path}` trains its policy further"
             )
-        is_checkpoint = (path / MANIFEST).is_file()
+        is_checkpoint = os.path.isfile(path / MANIFEST)
         directory = run_of(path.resolve()) if is_checkpoint else RunDirectory.open(path)
         return cls(directory, load_config(directory), path if is_checkpoint else directory.path)
 
@@ -313,12 +315,22 @@ def _sitting(job: Job) -> Run:
         except BaseException as error:
             state: RunState = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             reason = str(error) or type(error).__name__
-            run.write_status(state, reason=reason, steps=job.resume.steps if job.resume else 0)
+            run.write_status(state, reason=reason, steps=_steps_recorded(job))
             raise
         outcome = finish.outcome
         ended: RunState = "finished" if outcome.state == "stopped" else outcome.state
         run.write_status(ended, reason=outcome.reason, steps=finish.steps)
     return Run(run.path, finish)
+
+
+def _steps_recorded(job: Job) -> int:
+    """How far a sitting came that did not end well."""
+    start = job.resume.steps if job.resume else 0
+    with contextlib.suppress(OSError, UserError):
+        return max(
+            [start, *(record["steps"] for record in read_metrics(job.run.metrics_path)[-1:])]
+        )
+    return start
 
 
 def _engine(name: str) -> Callable[[Job], Finish]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -16,6 +17,7 @@ from rookery.cli.outfile import check_out
 from rookery.cli.settings import settings_from_flags, tree_of_flags
 from rookery.core.errors import UserError
 from rookery.doctor.machine import usable_cores
+from rookery.runs.atomic import write_atomic, writing
 
 if TYPE_CHECKING:
     from rookery.runs.config import RunConfig
@@ -75,12 +77,13 @@ def _tune(what: str | None, given: Flags, secs: float, out: Path, *, as_json: bo
     if not best.trial.steps_per_s:
         raise UserError(f"no trial made steps: {best.trial.remark}; try a longer --secs")
     config = settings(best.flags)
-    out.write_text(_file(tree_of_flags(config, best.flags | given), best), "utf-8")
     if best.flags:
         rates = _rates(config, secs / 10)  # other settings, another most
     _say(
         f"best: {best.name}, {best.trial.steps_per_s:,.0f} steps/s, {_ceiling(rates, cores, best)}"
     )
+    with writing(out, "--out"):
+        write_atomic(out, _file(tree_of_flags(config, best.flags | given), best).encode())
     _say(" ".join(["rookery train", *([what] if what else []), f"--config {out}"]))
     if as_json:
         print(json.dumps(_json(rates, tried, best, out)))
@@ -98,8 +101,9 @@ def _rates(config: RunConfig, secs: float) -> Rates:
     from rookery.training import with_precision
     from rookery.tune.rates import measure
 
-    signature = probe(config.env, config.seed)
-    rates = measure(with_precision(config, signature), signature, secs)
+    with contextlib.redirect_stdout(sys.stderr):  # environments may print
+        signature = probe(config.env, config.seed)
+        rates = measure(with_precision(config, signature), signature, secs)
     _say(
         f"on one core: environment {rates.env:,.0f} steps/s, acting {rates.acting:,.0f}, "
         f"learning {rates.learning:,.0f}, all in turn {rates.one_core:,.0f}"

@@ -133,7 +133,7 @@ def _base(tree: Tree, over: Tree, chosen: Mapping[str, Any], where: str) -> tupl
 
 def _with_flags(schema: Schema, tree: Tree, flags: Mapping[str, str]) -> Tree:
     for flag, text in flags.items():
-        path = schema.path_of(flag)
+        path = _not_a_recipe(schema.path_of(flag))
         if path is None:
             raise UserError(f"unknown flag {as_flag(flag)}{schema.hint(flag, as_flag)}")
         if path not in CHOICES:
@@ -143,7 +143,7 @@ def _with_flags(schema: Schema, tree: Tree, flags: Mapping[str, str]) -> Tree:
 
 def _with_arguments(schema: Schema, tree: Tree, given: Mapping[str, Any]) -> Tree:
     for name, value in given.items():
-        path = schema.path_of(name)
+        path = _not_a_recipe(schema.path_of(name))
         if name in schema.sections:
             schema.check_keys({name: value})
             tree = lay_over(tree, {name: value})
@@ -152,6 +152,12 @@ def _with_arguments(schema: Schema, tree: Tree, given: Mapping[str, Any]) -> Tre
         elif path not in CHOICES:
             tree = _put(tree, path, value)
     return tree
+
+
+def _not_a_recipe(path: str | None) -> str | None:
+    if path == "recipe":
+        raise UserError("recipe: name it as what to train: `rookery train RECIPE`")
+    return path
 
 
 def _put(tree: Tree, path: str, value: Any) -> Tree:

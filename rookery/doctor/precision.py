@@ -55,9 +55,9 @@ def faster_precision(code: str = PROBE) -> Precision:
 
 
 def why_not_bf16(code: str = PROBE) -> str:
-    """Why this processor cannot compute in bf16; empty if it can."""
+    """Why this processor cannot compute in bf16; empty if it can, or if it was too busy to say."""
     tried = try_out(code, PROBE_SECS)
-    return "" if "bf16" in tried.said else tried.fate or "no answer"
+    return "" if "bf16" in tried.said or tried.code is None else tried.fate or "no answer"
 
 
 def computable(config: PolicyConfig, name: str, code: str = PROBE) -> PolicyConfig:

@@ -13,6 +13,7 @@ It lives where the learner lives::
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -251,7 +252,7 @@ class Session:
         # All episodes outrank a higher mean of the first ones: only what did well played on.
         whole = summary["episodes"] >= self.config.eval.episodes
         rank = (best["episodes"] >= self.config.eval.episodes, best[key]) if best else None
-        if rank is None or (whole, mean) >= rank:
+        if math.isfinite(mean) and (rank is None or (whole, mean) >= rank):
             score = {k: v for k, v in summary.items() if k not in _LONG}
             self.store.mark_best(steps, score | {"score": self.config.eval.score})
         names = ("return_mean", "return_std", "length_mean", "length_std", "episodes")

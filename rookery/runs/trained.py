@@ -55,7 +55,7 @@ def find_trained(source: str | Path, checkpoint: str | None = None) -> Trained:
     found = chosen_checkpoint(Path(source), checkpoint, ["weights"])
     run = run_of(found.path)
     config = load_config(run)
-    policy = _here(policy_of(found, config), run.path.name)
+    policy = on_this_machine(policy_of(found, config), run.path.name)
     return Trained(policy, config.env, config.eval, found.steps, run.path.name)
 
 
@@ -64,10 +64,10 @@ def _of_bundle(path: Path, source: str | Path, checkpoint: str | None) -> Traine
         raise UserError(f"{source} is a bundle and holds one policy; leave --checkpoint away")
     bundle = read_bundle(path)
     steps, name = bundle.info["training"]["steps"], bundle.info["name"]
-    return Trained(_here(bundle.policy(), name), bundle.env(), bundle.eval(), steps, name)
+    return Trained(on_this_machine(bundle.policy(), name), bundle.env(), bundle.eval(), steps, name)
 
 
-def _here(policy: Policy, name: str) -> Policy:
+def on_this_machine(policy: Policy, name: str) -> Policy:
     """``policy``, computing in what this machine's processor has."""
     config = computable(policy.config, name)
     for module in policy.modules():

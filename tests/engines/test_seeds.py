@@ -15,6 +15,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from rookery.cli import seeds
 from rookery.cli.main import main
 from rookery.cli.seeds import cores_needed, jobs_that_fit
 from rookery.cli.settings import settings_from_flags
@@ -311,5 +312,5 @@ def test_how_many_cores_a_run_keeps_busy(
 ) -> None:
     config = settings_from_flags("cartpole", flags)
     assert cores_needed(config) == cores
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(seeds, "usable_cores", lambda: (8, ""))
     assert jobs_that_fit(config) == max(1, 8 // cores)

@@ -210,6 +210,10 @@ def test_limits_of_version_2_count_all_the_way_up(tmp_path: Path) -> None:
         },
     )
     assert group.cpus() == 0.5
+    cached = tmp_path / "cgroup" / "box" / "inner" / "memory.stat"
+    cached.write_text(f"anon 7\ninactive_file {100 << 20}\nactive_file {50 << 20}\n")
+    assert group.memory_used_bytes() == 50 << 20  # the rest is given back when it is asked for
+    cached.unlink()
     assert group.memory_bytes() == 256 << 20
     assert group.memory_used_bytes() == 200 << 20
     assert group.processes() == 20
