@@ -46,7 +46,7 @@ def run(job: Job, signature: Signature) -> Finish:
     learner = crew.learner
     session = Session(job.config, job.run, job.callbacks, fleet=crew.metrics, policy=learner.policy)
     try:
-        restore(job, [], learner, session)
+        restore(job, learner, session)
         with Interrupt() as interrupt:
             learner.start()
             session.begin(learner.save_state)
