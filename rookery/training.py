@@ -327,9 +327,8 @@ def _steps_recorded(job: Job) -> int:
     """How far a sitting came that did not end well."""
     start = job.resume.steps if job.resume else 0
     with contextlib.suppress(OSError, UserError):
-        return max(
-            [start, *(record["steps"] for record in read_metrics(job.run.metrics_path)[-1:])]
-        )
+        last = read_metrics(job.run.metrics_path)[-1:]
+        return max([start, *(record["steps"] for record in last)])
     return start
 
 

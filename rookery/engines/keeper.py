@@ -104,7 +104,7 @@ class Keeper:
 
     def fill(self, learner: ReplayLearner) -> None:
         """Nothing is there to learn from; before the first batch, that may last."""
-        if learner.filling:
+        if learner.source.filling():
             self.session.fill(learner.count_steps())
 
     def conclude(self) -> None:

@@ -91,6 +91,7 @@ class Session:
         self.window = EpisodeWindow(config.metrics.window)
         self.outcome: Outcome | None = None
         self.steps = 0
+        self._learned_at = 0  # steps at the last update
         self.updates = 0
         self.wall_before = 0.0
         self.started = time.monotonic()
@@ -99,6 +100,7 @@ class Session:
         self.evaluated_at = 0
         self.unconfirmed_at = 0
         self.reached_at: dict[str, float] | None = None
+        self._purged_at = 0  # where a resumed run goes on: what was told beyond is hidden
         self._last_log = (0, self.started)
         self._sinks = FanOut(sinks) if sinks is not None else None
         self._policy = policy
@@ -114,7 +116,7 @@ class Session:
     def sinks(self) -> FanOut:
         """Opened on first use, after a resume has cut what lies beyond its checkpoint."""
         if self._sinks is None:
-            purge = self.steps + 1 if self.steps else None
+            purge = self._purged_at + 1 if self._purged_at else None
             names = self.config.metrics.sinks
             self._sinks = FanOut([load_sink(name, self.run, purge_step=purge) for name in names])
         return self._sinks
@@ -130,7 +132,7 @@ class Session:
                 self._policy,
                 graph=wanted.graph,
                 histograms=wanted.histograms,
-                purge_step=self.steps + 1 if self.wall_before else None,
+                purge_step=self._purged_at + 1 if self._purged_at else None,
             )
         self._inside.note(self.steps)
 
@@ -150,6 +152,7 @@ class Session:
     def after_update(self, update: Update, parts: Parts) -> None:
         """Note an update; log, save and ask for evaluations where due; see whether it is over."""
         before, self.steps, self.updates = self.steps, update.steps, update.updates
+        learned_before, self._learned_at = self._learned_at, update.steps
         self.window.add(update.returns, update.lengths, update.info)
         self._call_back(update)
         self._note(parts)
@@ -157,14 +160,17 @@ class Session:
         if _crossed(before, self.steps, config.metrics.every_steps):
             self.write(update.metrics)
             self._look_inside()
-        if self._wants_evaluation(before):
+        if self._wants_evaluation(learned_before):
             self._save(parts, evaluate=True)
-        elif _crossed(before, self.steps, config.checkpoint.every_steps):
+        elif _crossed(learned_before, self.steps, config.checkpoint.every_steps):
             self._save(parts)
         self._see_whether_over()
 
     def fill(self, steps: int) -> None:
-        """Note ``steps`` of which none could be learned from yet; see whether it is over."""
+        """Note ``steps`` of which none could be learned from yet; see whether it is over.
+
+        Checkpoints and evaluations that fall due meanwhile are made after the next update.
+        """
         before, self.steps = self.steps, steps
         if _crossed(before, self.steps, self.config.metrics.every_steps):
             self.write({})
@@ -341,9 +347,11 @@ class Session:
         """
         data = saved.data
         self.steps, self.updates, self.saved_at = steps, updates, steps
+        self._learned_at = self._purged_at = steps
         self.wall_before = data["wall_secs"]
         self.window.load_state_dict(data["window"])
-        self.pending = list(data["pending"])
+        there = self.store.steps_available()
+        self.pending = [steps for steps in data["pending"] if steps in there]
         self.unconfirmed_at = data["unconfirmed_at"]
         self.reached_at = data["reached_at"]
         self._last_log = (steps, time.monotonic())
