@@ -328,7 +328,7 @@ def _steps_recorded(job: Job) -> int:
     start = job.resume.steps if job.resume else 0
     with contextlib.suppress(OSError, UserError):
         last = read_metrics(job.run.metrics_path)[-1:]
-        return max([start, *(record["steps"] for record in last)])
+        return max([start, *(int(record["steps"]) for record in last)])
     return start
 
 
