@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +23,7 @@ from rookery.algos.algorithm import build_algorithm
 from rookery.cli.settings import revised, revised_env, settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
-from rookery.doctor.precision import faster_precision
+from rookery.doctor.precision import computable, faster_precision, why_not_bf16
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.nursery import nursery_for
@@ -40,7 +42,7 @@ from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory, RunState
 from rookery.runs.elsewhere import moved, other_game
 from rookery.runs.find import load_checkpoint
-from rookery.runs.metrics import check_sink_there
+from rookery.runs.metrics import check_sink_there, read_metrics
 from rookery.runs.session import Callbacks, Outcome
 from rookery.runs.start import starting_weights
 from rookery.runs.trained import env_of, find_trained, load_config, run_of
@@ -104,7 +106,7 @@ def train(
     (``env={"num_envs": 32}, ppo={"clip": 0.1}``).
     """
     return start_run(
-        settings_from_python(what, settings),
+        _for_python(settings_from_python(what, settings)),
         path=Path(run) if run is not None else None,
         init_from=Path(init_from) if init_from is not None else None,
         callbacks=Callbacks(on_update, on_episode, on_evaluation),
@@ -124,9 +126,19 @@ def resume(
     A run that was solved stays as it is unless ``stop_at`` is given (None: train on).
     """
     saved = SavedRun.find(Path(run))
-    config = revised(saved.config, settings)
+    config = _for_python(revised(saved.config, settings))
     callbacks = Callbacks(on_update, on_episode, on_evaluation)
     return continue_run(saved, config, callbacks, new_goal="stop_at" in settings)
+
+
+def _for_python(config: RunConfig) -> RunConfig:
+    """``config``, if a function call can carry it."""
+    if config.engine == "mpi":
+        raise UserError(
+            "engine mpi: ranks take their roles from the command, not from a script; use "
+            "`mpiexec -n 4 rookery train ...`, or engine local"
+        )
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +158,7 @@ class SavedRun:
                 f"{path} is not a run and cannot be resumed; "
                 f"`rookery train RECIPE --init-from {path}` trains its policy further"
             )
-        is_checkpoint = (path / MANIFEST).is_file()
+        is_checkpoint = os.path.isfile(path / MANIFEST)
         directory = run_of(path.resolve()) if is_checkpoint else RunDirectory.open(path)
         return cls(directory, load_config(directory), path if is_checkpoint else directory.path)
 
@@ -217,6 +229,9 @@ def continue_run(
         updates = checkpoint.parts["learner"].data["updates"]
         wall_secs = checkpoint.parts["session"].data["wall_secs"]
         return Run(saved.directory.path, Finish(settled, checkpoint.steps, updates, wall_secs))
+    if config.device == "cpu":
+        policy = computable(config.policy, saved.directory.path.name)
+        config = replace(config, policy=policy)
     with nursery_for(config.engine) as nursery:
         signature = check(config)
         announce(saved.directory, checkpoint)
@@ -253,13 +268,18 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
 
 
 def with_precision(config: RunConfig, signature: Signature) -> RunConfig:
-    """``config`` with the precision that suits this machine, where it was left open.
+    """``config`` with the precision that suits this machine, where it was left open; refuses one
+    that it does not have.
 
     Ranks of an MPI job may be on unlike machines, so theirs is fp32.
     """
-    images = any(len(shape) == 3 for shape in Encoder(signature.obs, False).shapes.values())
+    if config.policy.precision == "bf16" and config.device == "cpu" and (why := why_not_bf16()):
+        raise UserError(
+            f"policy.precision: this machine cannot compute in bf16 ({why}); use fp32, or auto"
+        )
     if config.policy.precision != "auto":
         return config
+    images = any(len(shape) == 3 for shape in Encoder(signature.obs, False).shapes.values())
     tried = images and config.engine != "mpi" and config.device == "cpu"
     found = faster_precision() if tried else "fp32"
     return replace(config, policy=replace(config.policy, precision=found))
@@ -295,12 +315,21 @@ def _sitting(job: Job) -> Run:
         except BaseException as error:
             state: RunState = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
             reason = str(error) or type(error).__name__
-            run.write_status(state, reason=reason, steps=job.resume.steps if job.resume else 0)
+            run.write_status(state, reason=reason, steps=_steps_recorded(job))
             raise
         outcome = finish.outcome
         ended: RunState = "finished" if outcome.state == "stopped" else outcome.state
         run.write_status(ended, reason=outcome.reason, steps=finish.steps)
     return Run(run.path, finish)
+
+
+def _steps_recorded(job: Job) -> int:
+    """How far a sitting came that did not end well."""
+    start = job.resume.steps if job.resume else 0
+    with contextlib.suppress(OSError, UserError):
+        last = read_metrics(job.run.metrics_path)[-1:]
+        return max([start, *(int(record["steps"]) for record in last)])
+    return start
 
 
 def _engine(name: str) -> Callable[[Job], Finish]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -16,11 +17,12 @@ from rookery.cli.outfile import check_out
 from rookery.cli.settings import settings_from_flags, tree_of_flags
 from rookery.core.errors import UserError
 from rookery.doctor.machine import usable_cores
+from rookery.runs.atomic import write_atomic, writing
 
 if TYPE_CHECKING:
     from rookery.runs.config import RunConfig
     from rookery.tune.rates import Rates
-    from rookery.tune.search import Choice, Flags, Settings
+    from rookery.tune.search import Choice, Flags
 
 PROG = "rookery autotune"
 USAGE = """\
@@ -53,24 +55,17 @@ def main(argv: list[str]) -> int:
     out = Path(words.take("out") or f"autotune-{_plain(what or 'settings')}.yaml")
     check_out(out, [".yaml"], force="force" in words.switches)
 
-    def settings(flags: Flags) -> RunConfig:
-        return settings_from_flags(what, flags | words.flags)
-
-    return _tune(settings, secs, out, as_json="json" in words.switches)
+    return _tune(what, words.flags, secs, out, as_json="json" in words.switches)
 
 
-def _tune(settings: Settings, secs: float, out: Path, *, as_json: bool) -> int:
-    from rookery.roles.build import probe
-    from rookery.tune.rates import measure
+def _tune(what: str | None, given: Flags, secs: float, out: Path, *, as_json: bool) -> int:
     from rookery.tune.search import search
     from rookery.tune.trial import run_trial
 
-    config = settings({})
-    rates = measure(config, probe(config.env, config.seed), secs / 10)
-    _say(
-        f"on one core: environment {rates.env:,.0f} steps/s, acting {rates.acting:,.0f}, "
-        f"learning {rates.learning:,.0f}, all in turn {rates.one_core:,.0f}"
-    )
+    def settings(flags: Flags) -> RunConfig:
+        return settings_from_flags(what, flags | given)
+
+    rates = _rates(settings({}), secs / 10)
     cores = usable_cores()[0]
     tried: list[Choice] = []
 
@@ -78,17 +73,42 @@ def _tune(settings: Settings, secs: float, out: Path, *, as_json: bool) -> int:
         tried.append(choice)
         _say(f"{choice.trial.steps_per_s:>9,.0f} steps/s  {choice.name}  {choice.trial.remark}")
 
-    best = search(settings, lambda config: run_trial(config, secs), cores, tell)
+    best = search(settings, lambda config: run_trial(config, secs), cores, tell, _fixed(given))
     if not best.trial.steps_per_s:
         raise UserError(f"no trial made steps: {best.trial.remark}; try a longer --secs")
-    out.write_text(_file(settings(best.flags), best), "utf-8")
+    config = settings(best.flags)
+    if best.flags:
+        rates = _rates(config, secs / 10)  # other settings, another most
     _say(
         f"best: {best.name}, {best.trial.steps_per_s:,.0f} steps/s, {_ceiling(rates, cores, best)}"
     )
-    _say(f"rookery train {config.recipe} --config {out}")
+    with writing(out, "--out"):
+        write_atomic(out, _file(tree_of_flags(config, best.flags | given), best).encode())
+    _say(" ".join(["rookery train", *([what] if what else []), f"--config {out}"]))
     if as_json:
         print(json.dumps(_json(rates, tried, best, out)))
     return 0
+
+
+def _fixed(given: Flags) -> set[str]:
+    """Flags that the user chose, by their short names too: --env.num_envs is --envs."""
+    return {*given, *(flag.partition(".num_")[2] for flag in given if ".num_" in flag)}
+
+
+def _rates(config: RunConfig, secs: float) -> Rates:
+    """What each part can do alone, told."""
+    from rookery.roles.build import probe
+    from rookery.training import with_precision
+    from rookery.tune.rates import measure
+
+    with contextlib.redirect_stdout(sys.stderr):  # environments may print
+        signature = probe(config.env, config.seed)
+        rates = measure(with_precision(config, signature), signature, secs)
+    _say(
+        f"on one core: environment {rates.env:,.0f} steps/s, acting {rates.acting:,.0f}, "
+        f"learning {rates.learning:,.0f}, all in turn {rates.one_core:,.0f}"
+    )
+    return rates
 
 
 def _ceiling(rates: Rates, cores: int, best: Choice) -> str:
@@ -96,9 +116,8 @@ def _ceiling(rates: Rates, cores: int, best: Choice) -> str:
     return f"{share:.0%} of what {cores} cores could do at most".replace("%", " %")
 
 
-def _file(config: RunConfig, best: Choice) -> str:
+def _file(tree: dict[str, Any], best: Choice) -> str:
     head = f"# {best.trial.steps_per_s:,.0f} steps/s, found by `rookery autotune`.\n"
-    tree = tree_of_flags(config, best.flags)
     return head + (yaml.safe_dump(tree, sort_keys=False) if tree else "{}\n")
 
 

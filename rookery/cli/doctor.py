@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sys
@@ -41,7 +42,8 @@ def main(argv: list[str]) -> int:
     wanted = _wanted(words)
     from rookery.doctor.report import examine
 
-    report = examine(wanted)
+    with contextlib.redirect_stdout(sys.stderr):  # environments may print
+        report = examine(wanted)
     if "json" in words.switches:
         print(json.dumps(report.to_json()))
     elif sys.stdout.isatty():

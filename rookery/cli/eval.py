@@ -53,6 +53,9 @@ def main(argv: list[str]) -> int:
 
 
 def _text(summary: dict[str, Any]) -> str:
+    if summary["return_ci95"] is None:
+        of = f"one episode of {summary['length_mean']:.0f} steps, too few for an interval"
+        return f"return {summary['return_mean']:.2f} in {of}"
     low, high = summary["return_ci95"]
     return (
         f"return {summary['return_mean']:.2f} (95 % interval {low:.2f} to {high:.2f}, "

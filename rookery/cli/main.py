@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -46,9 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as done:  # argparse after --help
         return int(done.code or 0)
     except BrokenPipeError:
-        # The reader went away, as in `rookery runs | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not _nobody_reads():
+            raise
         return 0
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of standard output went away, as in `rookery runs | head`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _see_modules_here() -> None:
@@ -56,8 +67,9 @@ def _see_modules_here() -> None:
 
     Last, so that nothing there stands in for an installed package.
     """
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    with contextlib.suppress(FileNotFoundError):  # a directory that was removed
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
 
 
 def _dispatch(args: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,12 +14,14 @@ def check_out(path: Path, suffixes: Sequence[str], *, force: bool) -> None:
     if path.suffix not in suffixes:
         ending = f"'{path.suffix}'" if path.suffix else "no ending"
         raise UserError(f"--out {path}: it has {ending}; name a file {' or '.join(suffixes)}")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UserError(f"--out {path}: it is a directory; give the name of a file")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise UserError(f"--out {path}: there is no directory {path.parent}; make it first")
-    if path.exists() and not force:
+    if os.path.exists(path) and not force:
         raise UserError(f"{path} already exists; --force replaces it")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"--out {path}: nothing can be written in {path.parent}; choose another")
 
 
 def size_text(num_bytes: int) -> str:

@@ -100,4 +100,6 @@ def _smooth(text: str) -> int | None:
         return None
     if not text.isdecimal() or int(text) < 1:
         raise UserError(f"--smooth: '{text}' is no number of records; give 1 or more, or auto")
+    if int(text) % 2 == 0:
+        raise UserError(f"--smooth: {text} records have no middle; give {int(text) + 1}")
     return int(text)

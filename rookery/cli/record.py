@@ -81,11 +81,15 @@ def _times(text: str | None) -> list[float]:
     return times
 
 
+def _shown(score: float | None) -> str:
+    return "not a number" if score is None else f"{score:g}"
+
+
 def _tell(out: Path, summary: dict[str, Any], max_steps: int) -> None:
     for record in summary["episodes"]:
         print(
             f"{out}: episode {record['episode'] + 1}, agent of {record['checkpoint_steps']:,} "
-            f"steps, length {record['length']:,}, return {record['return']:g}"
+            f"steps, length {record['length']:,}, return {_shown(record['return'])}"
         )
     if any(record["cut"] for record in summary["episodes"]):
         print(f"cut at --max-steps {max_steps}", file=sys.stderr)

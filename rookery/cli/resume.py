@@ -17,7 +17,7 @@ FLAGS = {
     "time_limit": "TIME: new total of training time, such as 90s, 15m or 2h",
     "stop_at": "SCORE|none: new score to stop at; needed to go on with a solved run",
     "engine": "inline, local or mpi",
-    "actors": "N: number of actors (formations sync and async)",
+    "actors": "N: number of actors (formations sync, async and replay)",
     "workers": "N: number of workers (formations allreduce and hogwild)",
     "learners": "N: number of learners (formation replay)",
     "device": "cpu, cuda, cuda:1 ...",

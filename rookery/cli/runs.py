@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from rookery.cli.arguments import Arguments
 from rookery.runs.directory import list_runs
@@ -44,8 +45,13 @@ def main(argv: list[str]) -> int:
         print(f"no runs in {args.root}; `rookery train cartpole` makes one", file=sys.stderr)
     for run in runs:
         score = run.best_score
-        best = "-" if score is None else f"{score['return_mean']:.1f}"
+        best = "-" if score is None else f"{score[_judged_by(score)]:.1f}"
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.last_activity))
         tags = f"  [{', '.join(run.tags)}]" if run.tags else ""
         print(f"{when}  {run.state:<12} {run.steps:>13,} steps  best {best:>9}  {run.path}{tags}")
     return 0
+
+
+def _judged_by(score: dict[str, Any]) -> str:
+    """The mean that the run is judged by."""
+    return f"{score.get('score', 'return')}_mean"

@@ -188,6 +188,8 @@ class Schema:
         if _is_text(kind):
             return text
         if _is_list(kind) and not text.startswith("["):
+            if str in _elements(kind):
+                return [word.strip() for word in text.split(",")]
             text = f"[{text}]"
         value = parse_value(text)
         whole = isinstance(value, float) and value.is_integer() and kind in (int, int | None)
@@ -374,6 +376,12 @@ def _is_text(kind: Any) -> bool:
 
 def _is_list(kind: Any) -> bool:
     return any(typing.get_origin(option) in (list, tuple) for option in _options(kind))
+
+
+def _elements(kind: Any) -> set[Any]:
+    """What the elements of a list may be."""
+    options = [option for option in _options(kind) if typing.get_origin(option) in (list, tuple)]
+    return {element for option in options for element in typing.get_args(option)}
 
 
 def _may_have(kind: Any, entry: str) -> bool:

@@ -10,15 +10,16 @@ Each seed is a run of its own in a common directory, trained by a process of its
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rookery.cli.arguments import Words
 from rookery.cli.progress import Lines
 from rookery.cli.side_by_side import Child, run_all
 from rookery.core.errors import RunFailed, UserError
+from rookery.doctor.machine import usable_cores
 from rookery.programs.formations import build_program
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.config import RunConfig
@@ -63,14 +64,17 @@ def train_seeds(
 ) -> int:
     """Train every seed, then show how each ended and draw them together; the exit code."""
     from rookery.runs.start import starting_weights
-    from rookery.training import check
+    from rookery.training import check, with_precision
 
-    check(config, starting_weights(init_from) if init_from is not None else None)
+    signature = check(config, starting_weights(init_from) if init_from is not None else None)
+    # Tried once, before the seeds keep the machine busy: all are to compute alike.
+    precision = with_precision(config, signature).policy.precision
+    at_once = min(seeds.jobs or jobs_that_fit(config), seeds.num)
     group = RunDirectory.create(path, name=config.name or config.recipe or config.env.id)
     lines = Lines(quiet="quiet" in words.switches)
     numbers = range(config.seed, config.seed + seeds.num)
-    at_once = min(seeds.jobs or jobs_that_fit(config), seeds.num)
     lines.say(f"runs {group.path}: seeds {_listed(numbers)}, {at_once} at a time")
+    words.flags["policy.precision"] = precision
     children = [_child(number, numbers, words, group, init_from) for number in numbers]
     interrupted = run_all(children, at_once=at_once, tell=lines.say)
     results = [_result(n, child, config, group) for n, child in zip(numbers, children, strict=True)]
@@ -85,18 +89,21 @@ def train_seeds(
 
 def jobs_that_fit(config: RunConfig) -> int:
     """How many runs of ``config`` this process's cores carry at a time; at least one."""
-    return max(1, len(os.sched_getaffinity(0)) // cores_needed(config))
+    return max(1, usable_cores()[0] // cores_needed(config))
 
 
 def cores_needed(config: RunConfig) -> int:
-    """Compute threads that one run keeps busy; an evaluator does so only now and then."""
-    program = build_program(config)
-    learner = program.node("learner").num_threads
-    actors = program.node("actor").replicas
-    workers = config.env.num_workers if config.env.backend == "process" else 1
-    if config.engine == "inline":
-        return max(learner, workers)
-    return learner + actors * workers
+    """Compute threads that one run keeps busy."""
+    nodes = [node for node in build_program(config).nodes if node.busy]
+    stepping = config.env.num_workers if config.env.backend == "process" else 1
+    threads = {node.name: node.num_threads for node in nodes}
+    for acts in ("actor", "worker"):
+        if acts in threads:  # waits for the processes that step its environments
+            threads[acts] = max(threads[acts], stepping)
+    apart = config.engine != "inline" or getattr(config.formation_config, "threads", False)
+    if not apart:
+        return max(threads.values())
+    return sum(node.replicas * threads[node.name] for node in nodes)
 
 
 def _child(
@@ -156,16 +163,25 @@ def _result(seed: int, child: Child, config: RunConfig, group: RunDirectory) -> 
         run.path,
         outcome,
         child.code not in (0, None),
-        status.steps if status else 0,
+        max(status.steps if status else 0, _steps_recorded(run)),
         _wall_secs(run),
         best.get(f"{config.eval.score}_mean") if best else None,
     )
 
 
+def _last_record(run: RunDirectory) -> dict[str, Any]:
+    records = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
+    return records[-1] if records else {}
+
+
+def _steps_recorded(run: RunDirectory) -> int:
+    """Where it was, also if it was killed."""
+    return int(_last_record(run).get("steps", 0))
+
+
 def _wall_secs(run: RunDirectory) -> float | None:
     """Training time, as its last record has it."""
-    records = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
-    return records[-1].get("wall_secs") if records else None
+    return _last_record(run).get("wall_secs")
 
 
 def _table(results: Sequence[Result], config: RunConfig) -> list[str]:

@@ -37,10 +37,16 @@ def settings_from_flags(what: str | None, flags: Mapping[str, str]) -> RunConfig
 
 
 def tree_of_flags(config: RunConfig, flags: Mapping[str, str]) -> Tree:
-    """``flags``, which led to ``config``, as they are written in a file for ``--config``."""
-    schema = Schema(config.algo, config.formation)
-    chosen = {name: getattr(config, name) for name in CHOICES if name in flags}
-    return chosen | _with_flags(schema, {}, flags)
+    """``flags``, which led to ``config``, as they are written in a file for ``--config``.
+
+    One of them may be ``config``: what that file says is part of it.
+    """
+    schema, given = Schema(config.algo, config.formation), dict(flags)
+    file = given.pop("config", None)
+    over = resolve_recipe(load_config_file(Path(file)), config.formation) if file else {}
+    over = drop_other_blocks(over, config.algo, config.formation)
+    chosen = {name: getattr(config, name) for name in CHOICES if name in given or name in over}
+    return chosen | _with_flags(schema, over, given) | chosen
 
 
 def settings_from_python(what: str | Callable[..., Any], given: Mapping[str, Any]) -> RunConfig:
@@ -57,6 +63,12 @@ def revised_by_flags(config: RunConfig, flags: Mapping[str, str]) -> RunConfig:
 
 def revised(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
     """``config`` with some settings changed by Python arguments."""
+    for name in CHOICES:
+        if name in given and given[name] != getattr(config, name):
+            raise UserError(
+                f"{name}: a run keeps its own, {getattr(config, name)}; train with {given[name]} "
+                "anew, and init_from=RUN to begin with its weights"
+            )
     schema = Schema(config.algo, config.formation)
     return schema.build(_with_arguments(schema, config.to_tree(), given))
 
@@ -121,7 +133,7 @@ def _base(tree: Tree, over: Tree, chosen: Mapping[str, Any], where: str) -> tupl
 
 def _with_flags(schema: Schema, tree: Tree, flags: Mapping[str, str]) -> Tree:
     for flag, text in flags.items():
-        path = schema.path_of(flag)
+        path = _not_a_recipe(schema.path_of(flag))
         if path is None:
             raise UserError(f"unknown flag {as_flag(flag)}{schema.hint(flag, as_flag)}")
         if path not in CHOICES:
@@ -131,7 +143,7 @@ def _with_flags(schema: Schema, tree: Tree, flags: Mapping[str, str]) -> Tree:
 
 def _with_arguments(schema: Schema, tree: Tree, given: Mapping[str, Any]) -> Tree:
     for name, value in given.items():
-        path = schema.path_of(name)
+        path = _not_a_recipe(schema.path_of(name))
         if name in schema.sections:
             schema.check_keys({name: value})
             tree = lay_over(tree, {name: value})
@@ -140,6 +152,12 @@ def _with_arguments(schema: Schema, tree: Tree, given: Mapping[str, Any]) -> Tre
         elif path not in CHOICES:
             tree = _put(tree, path, value)
     return tree
+
+
+def _not_a_recipe(path: str | None) -> str | None:
+    if path == "recipe":
+        raise UserError("recipe: name it as what to train: `rookery train RECIPE`")
+    return path
 
 
 def _put(tree: Tree, path: str, value: Any) -> Tree:

@@ -43,9 +43,14 @@ class Cgroup:
         return min(limits, default=None)
 
     def memory_used_bytes(self) -> int | None:
-        """Memory used by the innermost group that counts it."""
+        """Memory used by the innermost group that counts it, but for files that are only cached."""
         names = ("memory.current", "memory.usage_in_bytes")
-        return next(self._numbers("memory", names), None)
+        for group in self._groups("memory"):
+            for name in names:
+                for word in _words(group / name):
+                    if word.isdigit():
+                        return max(int(word) - _cached_bytes(group), 0)
+        return None
 
     def processes(self) -> int | None:
         """How many processes and threads there may be, None if there is no limit."""
@@ -78,6 +83,16 @@ class Cgroup:
                 if group.is_relative_to(top) and group not in seen:
                     seen.add(group)
                     yield group
+
+
+def _cached_bytes(group: Path) -> int:
+    """What the kernel takes back from files when memory is asked for."""
+    words = _words(group / "memory.stat")
+    stat = dict(zip(words[::2], words[1::2], strict=False))
+    for names in (("total_inactive_file", "total_active_file"), ("inactive_file", "active_file")):
+        if names[0] in stat:
+            return sum(int(stat.get(name, "0")) for name in names)
+    return 0
 
 
 def _words(path: Path) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ BASE_THREADS = 8
 
 
 def actors_of(wanted: Wanted) -> int:
-    """Actors of the program; one for each core if there is none."""
-    found = [node.replicas for node in wanted.nodes if node.name == "actor"]
+    """Actors or workers of the program; one for each core if there is none."""
+    found = [node.replicas for node in wanted.nodes if node.name in ("actor", "worker")]
     return found[0] if found else usable_cores()[0]
 
 

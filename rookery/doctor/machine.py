@@ -87,7 +87,7 @@ def free_memory(
     total = int(rows["MemTotal"].split()[0]) * 1024
     limit = cgroup.memory_bytes()
     if limit is not None and limit < total:
-        return min(free, limit - (cgroup.memory_used_bytes() or 0)), limit
+        return max(min(free, limit - (cgroup.memory_used_bytes() or 0)), 0), limit
     return free, total
 
 

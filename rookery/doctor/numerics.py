@@ -33,14 +33,16 @@ def arithmetic(wanted: Wanted, code: str = PROBE) -> Iterator[Finding]:
         f"torch computes, with {said['threads']} threads by itself",
         threads=said["threads"],
     )
-    yield _bf16(tried)
+    yield _bf16(tried, wanted)
     yield _accelerators(said["cuda"], said["mps"])
 
 
-def _bf16(tried: Tried) -> Finding:
+def _bf16(tried: Tried, wanted: Wanted) -> Finding:
     if tried.said.get("bf16") == 64.0:
         return ok("bf16", "yes", works=True)
-    why = tried.fate or "wrong result"
+    why, config = tried.fate or "wrong result", wanted.config
+    if config is not None and config.policy.precision == "bf16" and config.device == "cpu":
+        return problem("bf16", f"no: {why}", "--policy.precision auto", works=False)
     return note("bf16", f"no: {why}; fp32 is used", works=False)
 
 

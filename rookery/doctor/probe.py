@@ -20,6 +20,7 @@ class Tried:
     code: int | None
     """None: it took too long."""
     last_words: str
+    timeout_secs: float = TIMEOUT_SECS
 
     @property
     def fate(self) -> str:
@@ -27,7 +28,7 @@ class Tried:
         if self.code == 0:
             return ""
         if self.code is None:
-            return f"no answer within {TIMEOUT_SECS:g} s"
+            return f"no answer within {self.timeout_secs:g} s"
         if self.code == -signal.SIGILL:
             return "illegal instruction"
         if self.code < 0:
@@ -48,7 +49,7 @@ def try_out(code: str, timeout_secs: float = TIMEOUT_SECS) -> Tried:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Tried({}, None, "")
+        return Tried({}, None, "", timeout_secs)
     said: dict[str, Any] = {}
     for line in done.stdout.splitlines():
         if line.startswith("{"):

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rookery.doctor.finding import Finding, Wanted, note, ok, warning
 from rookery.doctor.machine import usable_cores
+from rookery.envs.atari import may_be_game
+
+if TYPE_CHECKING:
+    from rookery.envs.make import EnvConfig
 
 
 def budget(
@@ -19,39 +25,72 @@ def budget(
 
 
 def _roles(wanted: Wanted, cores: int) -> Finding:
-    if wanted.config is None:
+    config = wanted.config
+    if config is None:
         many = "an actor for each core" if cores > 1 else "one actor"
         text = f"inline: 1 process, 1 thread; local: {many} and a learner, 1 thread each"
         return ok("threads", text, cores=cores)
-    each = {node.name: (node.replicas, node.num_threads) for node in wanted.nodes}
-    shown = ", ".join(
-        f"{name}{f' x{replicas}' if replicas > 1 else ''} {threads}"
-        for name, (replicas, threads) in each.items()
-    )
+    roles = {node.name: _Role(node.name, node.replicas, node.num_threads) for node in wanted.nodes}
+    acting = next(name for name in ("actor", "worker") if name in roles)
+    roles[acting] = roles[acting].with_games(config.env)
     data = {
         "cores": cores,
-        "roles": {name: {"replicas": r, "threads": t} for name, (r, t) in each.items()},
+        "roles": {r.name: {"replicas": r.replicas, "threads": r.threads} for r in roles.values()},
     }
-    learner = each["learner"][1] if "learner" in each else 1
-    if wanted.engine == "inline":
-        text = f"one process takes turns, with {learner} for {cores} cores"
-        if learner > cores:
-            block = wanted.config.formation
-            return warning("threads", text, f"{block}.learner_threads={cores}", **data)
+    apart = wanted.engine != "inline" or getattr(config.formation_config, "threads", False)
+    if not apart:
+        most = max(roles.values(), key=lambda role: role.threads)
+        text = f"one process takes turns, with {most.threads} for {cores} cores"
+        if most.threads > cores:
+            return warning("threads", text, most.fewer_threads(config.formation, cores), **data)
         return ok("threads", text, **data)
-    crowded = [name for name, (replicas, threads) in each.items() if replicas * threads > cores]
-    total = sum(replicas * threads for replicas, threads in each.values())
-    text = f"{shown}: {total} for {cores} cores"
-    if crowded:
-        remedy = (
-            f"--actors {cores}"
-            if "actor" in crowded
-            else f"--{wanted.config.formation}.learner_threads {cores}"
-        )
-        return warning("threads", f"{text}: {crowded[0]} alone has too many", remedy, **data)
-    if total > cores:
+    total = sum(role.total for role in roles.values())
+    text = f"{', '.join(map(str, roles.values()))}: {total} for {cores} cores"
+    for role in roles.values():
+        if role.total > cores:
+            text = f"{text}: {role.name} alone has too many"
+            return warning("threads", text, role.fewer(config.formation, cores), **data)
+    if total <= cores:
+        return ok("threads", text, **data)
+    if config.formation == "sync":
         return note("threads", f"{text}; actors and learner take turns, so they fit", "", **data)
-    return ok("threads", text, **data)
+    busy = sum(roles[node.name].total for node in wanted.nodes if node.busy)
+    how = "they share the cores" if busy > cores else "not all work all the time, so they fit"
+    return note("threads", f"{text}; {how}", "", **data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    """How many there are of a role, and compute threads of each."""
+
+    name: str
+    replicas: int
+    threads: int
+
+    @property
+    def total(self) -> int:
+        return self.replicas * self.threads
+
+    def __str__(self) -> str:
+        return f"{self.name}{f' x{self.replicas}' if self.replicas > 1 else ''} {self.threads}"
+
+    def with_games(self, env: EnvConfig) -> _Role:
+        """The same with the threads that step Atari games, for which it waits."""
+        if not may_be_game(env.id.rpartition(":")[2]):
+            return self
+        return replace(self, threads=max(self.threads, env.atari.num_threads * env.halves))
+
+    def fewer(self, formation: str, cores: int) -> str:
+        """The flag by which they fit."""
+        if self.replicas > cores:
+            return f"--{self.name}s {cores}"
+        return self.fewer_threads(formation, cores // self.replicas)
+
+    def fewer_threads(self, formation: str, number: int) -> str:
+        """The flag for ``number`` threads of each."""
+        if self.name == "actor":
+            return f"--env.atari.num_threads {number}"
+        return f"--{formation}.{self.name}_threads {number}"
 
 
 def _openmp(cores: int, environ: Mapping[str, str]) -> Finding:

@@ -32,13 +32,22 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def leave_signals_to_driver() -> None:
+    """Ctrl-C reaches the whole terminal group, and SIGTERM of ``timeout``, systemd or Slurm the
+    whole job; only the driver acts on them.
+
+    Programs that this process starts are to end by SIGTERM as ever, so it is heard and passed over.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+
 def live(own: socket.socket, numbers: dict[int, int]) -> int:
     """Become the role that the driver asks for through ``own``; its exit code.
 
     ``numbers`` are the driver's descriptors and under which numbers they are open here.
     """
-    # Ctrl-C reaches the whole terminal group; only the driver acts on it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave_signals_to_driver()
     control = Control(own)
     listener = Listener(control)
     order = listener.wait(timeout_secs=60.0)

@@ -17,6 +17,8 @@ _LOG = logging.getLogger(__name__)
 
 END_SECS = 5.0
 """How long a process may take to end by itself before it is killed."""
+SNAPSHOT_SECS = 300.0
+"""The same for replay, which may be writing its last snapshot."""
 
 
 @dataclass(slots=True)
@@ -75,10 +77,11 @@ class Fleet:
             for member in self.members:
                 if member.control is not None:
                     member.control.send("stop", state="stopped", reason="the run is over")
-            deadline = time.monotonic() + END_SECS
+            begun = time.monotonic()
             for member in self.members:
                 if member.process is not None:
-                    member.process.wait(max(deadline - time.monotonic(), 0.0))
+                    end = begun + (SNAPSHOT_SECS if member.role == "replay" else END_SECS)
+                    member.process.wait(max(end - time.monotonic(), 0.0))
         for member in self.members:
             self.kill(member)
 

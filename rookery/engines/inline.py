@@ -53,7 +53,7 @@ def _run(job: Job) -> Finish:
         from rookery.engines.threaded import run as run_threads
 
         return run_threads(job, signature)
-    actors, learner = _build(job, signature)
+    actors, learner = _where_they_were(job, signature)
     turns = _Turns(config)
     session = Session(
         config,
@@ -64,7 +64,7 @@ def _run(job: Job) -> Finish:
         beside=learner.save_replay if isinstance(learner, WithReplay) else None,
     )
     try:
-        restore(job, actors, learner, session)
+        restore(job, learner, session)
         with Interrupt() as interrupt:
             _loop(actors, learner, session, interrupt, turns)
             session.finish(lambda: _parts(actors, learner))
@@ -131,8 +131,10 @@ def _loop(
     while session.outcome is None:
         with turns.of("actor"):
             for actor in actors:
-                while actor.ready():
+                while actor.ready() and session.outcome is None:
                     actor.step()
+                    if isinstance(learner, ReplayLearner) and learner.source.filling():
+                        _fill(learner, session, interrupt)
         if not learner.ready():
             if not any(actor.ready() for actor in actors):
                 raise RuntimeError("no role can go on: the program is not wired as a cycle")
@@ -145,9 +147,50 @@ def _loop(
             session.stop("interrupted", interrupt.reason)
 
 
-def _build(job: Job, signature: Signature) -> tuple[Actors, AnyLearner]:
+def _fill(learner: ReplayLearner, session: Session, interrupt: Interrupt) -> None:
+    """Replay takes many steps before the first is learned from; the run may end meanwhile."""
+    session.fill(learner.count_steps())
+    if interrupt.requested:
+        session.stop("interrupted", interrupt.reason)
+
+
+def _where_they_were(job: Job, signature: Signature) -> tuple[Actors, AnyLearner]:
+    """Actors in the episodes that the checkpoint knows, or in new ones; and their learner."""
+    anew: set[int] = set()
+    while True:
+        actors, learner = _build(job, signature, anew)
+        unfit = _load_actors(job, actors, anew)
+        if not unfit:
+            return actors, learner
+        # With their seeds they would play the run's first episodes again.
+        for actor in actors:
+            actor.close()
+        anew |= unfit
+
+
+def _load_actors(job: Job, actors: Actors, anew: set[int]) -> set[int]:
+    """Put all but those who begin ``anew`` where they were; those for whom that does not work."""
+    unfit: set[int] = set()
+    for replica, actor in enumerate(actors):
+        if job.resume is None or replica in anew:
+            continue
+        why = "the checkpoint has no state for it"
+        if (part := f"actor-{replica}") in job.resume.parts:
+            try:
+                actor.load_state(job.resume.parts[part])
+                continue
+            except UserError as error:
+                why = str(error)
+                unfit.add(replica)
+        _LOG.warning("actor-%d begins new episodes: %s", replica, why)
+    return unfit
+
+
+def _build(job: Job, signature: Signature, anew: set[int]) -> tuple[Actors, AnyLearner]:
+    """All roles; actors ``anew`` have streams of their own."""
+
     def start_steps(replica: int) -> int:
-        return _new_start(job, replica)
+        return _new_start(job, replica, anew)
 
     formation = job.config.formation_config
     if isinstance(formation, AsyncConfig):
@@ -158,14 +201,14 @@ def _build(job: Job, signature: Signature) -> tuple[Actors, AnyLearner]:
     return build_together(job.config, signature, replicas, start_steps=start_steps)
 
 
-def _new_start(job: Job, replica: int) -> int:
-    """Where an actor begins new episodes: at a resumed checkpoint that has no state for it."""
-    if job.resume is None or f"actor-{replica}" in job.resume.parts:
+def _new_start(job: Job, replica: int, anew: set[int]) -> int:
+    """Where an actor begins new episodes: at a resumed checkpoint whose state is not for it."""
+    if job.resume is None or (f"actor-{replica}" in job.resume.parts and replica not in anew):
         return 0
     return job.resume.steps
 
 
-def restore(job: Job, actors: Actors, learner: AnyLearner, session: Session) -> None:
+def restore(job: Job, learner: AnyLearner, session: Session) -> None:
     """Begin where the job says: at a checkpoint, with given weights, or new."""
     if job.init_from is not None:
         load_weights(learner.policy, job.init_from.parts["weights"])
@@ -174,15 +217,6 @@ def restore(job: Job, actors: Actors, learner: AnyLearner, session: Session) -> 
     parts = job.resume.parts
     learner.load_state(parts)
     session.load_state(parts["session"], steps=learner.steps, updates=learner.updates)
-    for replica, actor in enumerate(actors):
-        part = f"actor-{replica}"
-        if part in parts:
-            try:
-                actor.load_state(parts[part])
-                continue
-            except UserError as error:
-                _LOG.warning("%s", error)
-        _LOG.warning("actor-%d begins new episodes: the checkpoint has no state for it", replica)
 
 
 def _parts(actors: Actors, learner: AnyLearner) -> dict[str, State]:

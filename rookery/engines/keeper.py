@@ -102,6 +102,11 @@ class Keeper:
         """Write down what an update did."""
         self.session.after_update(update, self.learner.save_state)
 
+    def fill(self, learner: ReplayLearner) -> None:
+        """Nothing is there to learn from; before the first batch, that may last."""
+        if learner.source.filling():
+            self.session.fill(learner.count_steps())
+
     def conclude(self) -> None:
         """Save the end, and wait for the scores of what was saved, unless interrupted or solved."""
         session = self.session

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+from pathlib import Path
 from typing import Any
 
 from rookery.core.errors import EnvironmentFault, RunFailed, StopRun
@@ -30,6 +31,7 @@ from rookery.roles.build import probe
 from rookery.roles.pulse import secs_in_env
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.checkpoint_files import Checkpoint
+from rookery.runs.directory import RunDirectory
 from rookery.runs.session import Outcome
 from rookery.runs.supervise import RestartBudget, describe_exit
 from rookery.transport.control import Control, Message
@@ -80,6 +82,12 @@ def _check_cores(program: Program) -> None:
             )
 
 
+def _latest(run: RunDirectory) -> Path | None:
+    """The newest checkpoint that is there, of whichever sitting."""
+    store = CheckpointStore(run.checkpoints)
+    return store.find("latest") if store.steps_available() else None
+
+
 class _Driver:
     """Starts, watches and replaces the members of the fleet."""
 
@@ -92,11 +100,13 @@ class _Driver:
         self.finish: Finish | None = None
         self.stopping = False
         self.restarts = 0
+        self.updates = 0
         self.wiring: AnyWiring | None = None
         self.keeper = next(name for name in KEEPERS if program.has(name))
         self.fleet = Fleet(job.run, nursery)
         self.evaluating: list[int] = []
         self.attention = Attention()
+        self.latest_before = _latest(job.run)
 
     def launch(self, resume: Checkpoint | None) -> None:
         """Start every member, going on from ``resume`` if there is one."""
@@ -176,7 +186,8 @@ class _Driver:
         elif kind == "record":
             for told in callbacks.on_record:
                 told(message["record"])
-            if "eval/steps" not in message["record"]:
+            if message["record"]["updates"] > self.updates:
+                self.updates = message["record"]["updates"]
                 self._call(callbacks.on_update, message["record"])
         elif kind == "episode":
             self._call(callbacks.on_episode, message["record"])
@@ -306,8 +317,15 @@ class _Driver:
         if self.nursery.code is not None:
             self.nursery.restart()
         self.evaluating.clear()
-        store = CheckpointStore(self.job.run.checkpoints)
-        self.launch(store.load("latest", parts=["session"]) if store.steps_available() else None)
+        self.stopping = False  # who was told to stop is gone
+        self.updates = 0
+        self.launch(self._newest())
+
+    def _newest(self) -> Checkpoint | None:
+        """The newest checkpoint of this sitting, else the one that it began with."""
+        if _latest(self.job.run) == self.latest_before:
+            return self.job.resume
+        return CheckpointStore(self.job.run.checkpoints).load("latest", parts=["session"])
 
     def _check_environments(self) -> None:
         """Kill who has been inside an environment for too long."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from rookery.engines.keeper import Keeper, Order, read_order, restore_learner
 from rookery.engines.replay_roles import hold, learn_from_replay
 from rookery.engines.replay_wiring import ReplayWiring
 from rookery.engines.together import build_together
-from rookery.engines.waiting import POLL_SECS, complain, fleet_shares
+from rookery.engines.waiting import POLL_SECS, Hunger, fleet_shares
 from rookery.engines.wiring import Wiring
 from rookery.programs.formations import AllreduceConfig
 from rookery.roles.build import build_policy
@@ -85,15 +84,15 @@ def learn(order: Order, control: Control, listener: Listener) -> None:
     fleet = partial(fleet_shares, wiring, learner)
     keeper = Keeper(order, config, learner, control, listener, fleet)
     keeper.begin()
-    waited = time.monotonic()
+    hunger = Hunger()
     with keeper:
         while keeper.go_on():
             if learner.ready():
                 keeper.note(learner.step())
-                waited = time.monotonic()
+                hunger.over()
             else:
                 learner.wait(POLL_SECS)
-                waited = complain(waited, source.missing())
+                hunger.complain(source.missing())
         keeper.conclude()
     keeper.report()
 

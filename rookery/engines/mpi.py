@@ -171,7 +171,7 @@ def run(job: Job) -> Finish:
             config, job.run, job.callbacks, fleet=leader.fleet, policy=leader.learner.policy
         )
         try:
-            restore(job, [], leader.learner, session)
+            restore(job, leader.learner, session)
             leader.begin(job.resume.steps if job.resume else 0)
             session.begin(leader.learner.save_state)
             evaluate_pending(session, leader.learner, interrupt)

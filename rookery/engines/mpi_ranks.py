@@ -53,7 +53,7 @@ _rounds = 0
 
 
 def rounds_begun() -> int:
-    """How many rounds this rank has seen begin."""
+    """How many rounds this rank has seen begin, or be called off."""
     return _rounds
 
 
@@ -68,6 +68,8 @@ def begin_round(ranks: World, start_steps: int = 0) -> tuple[bool, int, int]:
 
 def end_round(ranks: World, code: int) -> None:
     """Nobody goes on; all end with ``code``."""
+    global _rounds
+    _rounds += 1
     ranks.share(np.array([STOP, float(code), 0.0]))
 
 

@@ -17,7 +17,7 @@ from rookery.engines.replayed import (
     checkpoint_steps,
     replay_configs,
 )
-from rookery.engines.waiting import POLL_SECS, complain, fleet_shares
+from rookery.engines.waiting import POLL_SECS, Hunger, fleet_shares
 from rookery.params import hogwild
 from rookery.replay.store import ReplayStore
 from rookery.roles.free_learner import FreeLearner
@@ -94,16 +94,17 @@ def learn_from_replay(order: Order, control: Control, listener: Listener) -> Non
 
 def _lead(learner: ReplayLearner, source: SlotSource, keeper: Keeper) -> None:
     """All learn as one: the others do what the first tells them."""
-    group, waited = learner.group, time.monotonic()
+    group, hunger = learner.group, Hunger()
     while keeper.go_on():
         if learner.ready():
             group.first(LEARN)
             keeper.note(learner.step())
-            waited = time.monotonic()
+            hunger.over()
         else:
             learner.wait(POLL_SECS)
             group.first(WAIT)  # so that nobody waits in vain
-            waited = complain(waited, source.missing())
+            keeper.fill(learner)
+            hunger.complain(source.missing())
     group.first(OVER)
 
 
@@ -115,14 +116,15 @@ def _follow(learner: ReplayLearner) -> None:
 
 def _lead_apart(learner: FreeLearner, source: SlotSource, keeper: Keeper) -> None:
     """Each learns by itself; the others go on until the first has ended."""
-    memory, waited = learner.memory, time.monotonic()
+    memory, hunger = learner.memory, Hunger()
     while keeper.go_on():
         if learner.ready():
             keeper.note(learner.step())
-            waited = time.monotonic()
+            hunger.over()
         else:
             learner.wait(POLL_SECS)
-            waited = complain(waited, source.missing())
+            keeper.fill(learner)
+            hunger.complain(source.missing())
     memory.state = hogwild.OVER
     memory.ledger[learner.worker, hogwild.ENDED] = 1
     await_ends(memory, "learners")

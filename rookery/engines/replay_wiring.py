@@ -185,6 +185,7 @@ class ReplayWiring(Wiring):
             kind = partial(FreeLearner, memory=self.learned(), worker=replica)
         source = SlotSource(
             self.slots(),
+            steps=self.rings().steps,
             own=self.sample_bells[replica % len(self.sample_bells)],
             other=self.replay_bell,
             group=None if shards is None else shards.group,

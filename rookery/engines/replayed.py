@@ -178,6 +178,10 @@ class DirectEnds:
         """What the table counted."""
         return self.replay.steps
 
+    def filling(self) -> bool:
+        """Whether nothing may be sampled yet."""
+        return not self.replay.limiter.begun
+
     def can_sample(self) -> bool:
         """Whether replay gives more before more is put."""
         return self.replay.can_sample()

@@ -13,24 +13,27 @@ import time
 import torch
 
 from rookery.core.errors import RunFailed, UserError
+from rookery.core.patience import Attention
 from rookery.core.signature import Signature
 from rookery.core.spec import zeros
 from rookery.engines.engine import Finish, Job
 from rookery.engines.inline import evaluate_pending, finish_of, restore
 from rookery.engines.interrupt import Interrupt
 from rookery.engines.queued import async_config, build_async_learner, plain_queue, queue_source
+from rookery.engines.waiting import POLL_SECS, Hunger
+from rookery.envs.faults import hung
+from rookery.envs.timeout import certain_secs
 from rookery.params.flat import FlatParams
 from rookery.params.shared_memory import SharedParams, param_specs
 from rookery.roles.actor import Actor
 from rookery.roles.build import build_actor, build_policy
-from rookery.roles.pulse import shares
+from rookery.roles.pulse import secs_in_env, shares
 from rookery.runs.session import Session
 from rookery.transport.queue import QueueSink
 from rookery.transport.wake import Wake
 
 _LOG = logging.getLogger(__name__)
 
-POLL_SECS = 0.2
 END_SECS = 30.0
 """How long actors may take to end their rollouts when the run is over."""
 HURRY_SECS = 5.0
@@ -43,18 +46,21 @@ def run(job: Job, signature: Signature) -> Finish:
     learner = crew.learner
     session = Session(job.config, job.run, job.callbacks, fleet=crew.metrics, policy=learner.policy)
     try:
-        restore(job, [], learner, session)
+        restore(job, learner, session)
         with Interrupt() as interrupt:
             learner.start()
             session.begin(learner.save_state)
             crew.start()
+            hunger = Hunger()
             while session.outcome is None:
                 crew.check()
                 if learner.ready():
                     session.after_update(learner.step(), learner.save_state)
                     evaluate_pending(session, learner, interrupt)
+                    hunger.over()
                 else:
                     learner.wait(POLL_SECS)
+                    hunger.complain(crew.source.missing())
                 if interrupt.requested:
                     session.stop("interrupted", interrupt.reason)
             crew.end(END_SECS)
@@ -77,9 +83,9 @@ class _Crew:
         self.bell, self.bells = Wake.create(), [Wake.create() for _ in range(count)]
         self.queue = plain_queue(config, signature)
         weights = zeros(param_specs(FlatParams(build_policy(config, signature)).tensors()))
-        source = queue_source(config, signature, self.queue, own=self.bell, others=self.bells)
+        self.source = queue_source(config, signature, self.queue, own=self.bell, others=self.bells)
         self.learner = build_async_learner(
-            config, signature, source=source, params=SharedParams(weights)
+            config, signature, source=self.source, params=SharedParams(weights)
         )
         self.actors = [
             build_actor(
@@ -100,6 +106,7 @@ class _Crew:
         ]
         self.over = threading.Event()
         self.failures: list[tuple[int, BaseException]] = []
+        self.env, self.attention = config.env, Attention()
 
     def start(self) -> None:
         """Begin to act."""
@@ -120,13 +127,16 @@ class _Crew:
             self.bell.ring()
 
     def check(self) -> None:
-        """Raise what an actor raised."""
-        if not self.failures:
-            return
-        replica, error = self.failures[0]
-        if isinstance(error, UserError):
-            raise type(error)(f"actor-{replica}: {error}") from error
-        raise RunFailed(f"actor-{replica}: {type(error).__name__}: {error}") from error
+        """Raise what an actor raised, and when one is stuck in its environment."""
+        if self.failures:
+            replica, error = self.failures[0]
+            if isinstance(error, UserError):
+                raise type(error)(f"actor-{replica}: {error}") from error
+            raise RunFailed(f"actor-{replica}: {type(error).__name__}: {error}") from error
+        secs, begun = self.env.step_timeout_secs, self.attention.look()
+        for replica, actor in enumerate(self.actors):
+            if secs_in_env(actor.pulse.cells, begun) > certain_secs(secs):
+                raise hung(self.env.id, f"of actor-{replica}", "a step or reset", secs)
 
     def end(self, timeout_secs: float) -> None:
         """Let every actor end its rollout, and close its environments. Safe to call twice."""
@@ -141,7 +151,8 @@ class _Crew:
                 thread.join(max(deadline - time.monotonic(), 0.0))
         stuck = [thread.name for thread in self.threads if thread.is_alive()]
         if stuck:
-            _LOG.warning("%s hangs in its environment; it ends with this process", stuck[0])
+            names = ", ".join(stuck)
+            _LOG.warning("%s did not end in time; threads end with this process", names)
             return
         for actor in self.actors:
             actor.close()

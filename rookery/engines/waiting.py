@@ -16,15 +16,36 @@ POLL_SECS = 0.2
 COMPLAIN_SECS = 30.0
 
 
-def complain(waited: float, missing: list[int]) -> float:
-    """Say for whose experience the learner has waited since ``waited``, every now and then; since
-    when it waits, or has last said so."""
-    moment = time.monotonic()
-    if moment - waited < COMPLAIN_SECS:
-        return waited
-    names = ", ".join(f"actor-{actor}" for actor in missing) or "replay"
-    _LOG.warning("waiting for experience of %s for %.0f s", names, moment - waited)
-    return moment
+class Hunger:
+    """How long a learner has waited for experience; it complains every now and then.
+
+    ::
+
+        hunger = Hunger()
+        while going_on():
+            if learner.ready():
+                learner.step()
+                hunger.over()
+            else:
+                learner.wait(POLL_SECS)
+                hunger.complain(source.missing())
+    """
+
+    def __init__(self) -> None:
+        self.since = self.said = time.monotonic()
+
+    def over(self) -> None:
+        """There was something to learn from."""
+        self.since = self.said = time.monotonic()
+
+    def complain(self, missing: list[int]) -> None:
+        """Say for whose experience the learner waits, and since when."""
+        moment = time.monotonic()
+        if moment - self.said < COMPLAIN_SECS:
+            return
+        self.said = moment
+        names = ", ".join(f"actor-{actor}" for actor in missing) or "replay"
+        _LOG.warning("waiting for experience of %s for %.0f s", names, moment - self.since)
 
 
 def fleet_shares(wiring: Wiring, learner: Learner | ReplayLearner) -> dict[str, float]:

@@ -62,7 +62,7 @@ class AtariConfig:
     max_frames: int = 108_000
     """Truncate a game after this many frames (half an hour of play)."""
     num_threads: int = 1
-    """C++ threads that step the games of one actor."""
+    """C++ threads that step the games of one actor, or of each half (env.halves)."""
 
     def __post_init__(self) -> None:
         if self.sticky is not None and not 0.0 <= self.sticky <= 1.0:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
 from rookery.core.seeding import generator_state, restore_generator
-from rookery.core.spec import Arrays
+from rookery.core.spec import Array, Arrays
 
 _CONSTANTS = (gym.Space, EnvSpec, Enum, type, types.FunctionType, types.BuiltinFunctionType)
 """Attributes of these types describe the environment; they do not change as it runs."""
@@ -31,14 +31,18 @@ def snapshot_attributes(
     plain: dict[str, Any] = {}
     generators: dict[str, Any] = {}
     numbers: list[str] = []
+    found: list[Array] = []
     for name, value in vars(env).items():
         if isinstance(value, _CONSTANTS):
             continue
         if isinstance(value, np.random.Generator):
             generators[name] = generator_state(value)
-        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        elif isinstance(value, np.ndarray) and _saved(value):
+            if any(np.shares_memory(value, other) for other in found):
+                return None  # a copy of each would no longer be the same memory
+            found.append(value)
             arrays[name] = value.copy()
-        elif isinstance(value, (float, np.generic)):
+        elif isinstance(value, (float, np.generic)) and _saved(np.asarray(value)):
             arrays[name] = np.asarray(value)
             numbers.append(name)
         elif value is None or isinstance(value, (bool, int, str)):
@@ -46,6 +50,11 @@ def snapshot_attributes(
         else:
             return None
     return arrays, {"plain": plain, "generators": generators, "numbers": numbers}
+
+
+def _saved(value: Array) -> bool:
+    """Whether a checkpoint can hold it: truths and plain numbers."""
+    return value.dtype.kind in "biuf" and value.dtype.itemsize <= 8
 
 
 def restore_attributes(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +24,18 @@ class Extra:
     """``module:function`` that tells gymnasium of the ids; None: importing the package does."""
     wrapper: str | None = None
     """``module:Class`` that every such environment needs to keep our promises."""
+    seldom: tuple[str, ...] = ()
+    """Modules that the package imports and hardly ever uses; they are loaded when it does."""
 
 
 _MINIGRID = Extra("minigrid")
 EXTRAS = {
-    "MinAtar/": Extra("minatar", "minatar.gym:register_envs", "rookery.envs.minatar:Game"),
+    "MinAtar/": Extra(
+        "minatar",
+        register="minatar.gym:register_envs",
+        wrapper="rookery.envs.minatar:Game",
+        seldom=("matplotlib.pyplot", "seaborn"),  # seconds, to draw a window
+    ),
     "MiniGrid-": _MINIGRID,
     "BabyAI-": _MINIGRID,
 }
@@ -45,6 +53,8 @@ def register(env_id: str) -> None:
     if extra is None or any(extra_of(known) is extra for known in gym.registry):
         return
     try:
+        for module in extra.seldom:
+            _load_when_used(module)
         importlib.import_module(extra.package)
         if extra.register is not None:
             load_object(extra.register, f"env.id={env_id}")()
@@ -53,6 +63,17 @@ def register(env_id: str) -> None:
             f"env.id={env_id} needs the package {extra.package} ({one_line(error)}); "
             f'pip install "rookery[{extra.package}]" brings it'
         ) from error
+
+
+def _load_when_used(name: str) -> None:
+    """Let ``import name`` cost nothing before something of it is asked for."""
+    spec = importlib.util.find_spec(name) if name not in sys.modules else None
+    if spec is None or spec.loader is None:
+        return
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
 
 
 def wrapped(env_id: str, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:

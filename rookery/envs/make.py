@@ -68,7 +68,7 @@ class EnvConfig:
     """Environments that each actor steps together."""
     halves: int = 1
     """2: an actor steps its environments in two halves, one of which gets its actions while the
-    other steps, where the backend can step in the background; rollouts stay the same."""
+    other steps, where the backend can step in the background. Not for formation replay."""
     backend: Backend = "auto"
     """native (a vector class of the environment's own), envpool (the same tasks in C++, for
     training only), serial (a loop in this process), process (worker processes), or auto: native
@@ -84,7 +84,8 @@ class EnvConfig:
     empty. Shapes and dtypes are always verified."""
     on_env_error: Literal["stop", "restart"] = "stop"
     """stop the run when an environment fails, or restart that environment with a new episode
-    (at most 5 times in 5 minutes). Native vectors and killed worker processes always stop."""
+    (at most 5 times in 5 minutes). Native vectors and killed worker processes stop it all the same;
+    under the local engine the whole actor is then replaced, as often as supervise allows."""
     atari: AtariConfig = AtariConfig()
     """How Atari games are prepared."""
 

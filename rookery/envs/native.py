@@ -151,7 +151,14 @@ class NativeVector:
         arrays = {f"env/{name}": array for name, array in env_arrays.items()}
         arrays |= {f"obs/{name}": array.copy() for name, array in self._obs.items()}
         arrays["resets_next"] = self._resets_next.copy()
-        return arrays, {"format": _FORMAT, "num_envs": self.num_envs, "env": env_data}
+        header = {"format": _FORMAT, "num_envs": self.num_envs, "vector": self._kind}
+        return arrays, header | {"env": env_data}
+
+    @property
+    def _kind(self) -> str:
+        """Whose state it is; the same environment may have several vectors."""
+        kind = type(self._env.unwrapped)
+        return f"{kind.__module__}.{kind.__qualname__}"
 
     def load_state_dict(self, arrays: Arrays, data: dict[str, Any]) -> Arrays:
         """Continue from a saved state; returns the observations to act on next."""
@@ -160,6 +167,11 @@ class NativeVector:
                 f"the saved state of {self._name} is of {data.get('num_envs')} environments of the "
                 f"backend format '{data.get('format')}', not {self.num_envs} of '{_FORMAT}'; "
                 "resume with the env.backend and env.num_envs of the saved run"
+            )
+        if data.get("vector", self._kind) != self._kind:
+            raise UserError(
+                f"the saved state of {self._name} is of {data['vector']}, and {self._kind} steps "
+                "it now"
             )
         own = {name[4:]: array for name, array in arrays.items() if name.startswith("env/")}
         self._env.reset(seed=self._seed)
@@ -236,6 +248,7 @@ class NativeVector:
             and isinstance(raw, np.ndarray)
             and raw.dtype is direct.spec.dtype
             and raw.shape == self._batch_shape
+            and min(raw.strides, default=0) >= 0  # torch takes no others
         ):
             leaves: Arrays = {direct.name: raw}
         else:

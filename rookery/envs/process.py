@@ -239,9 +239,10 @@ class ProcessVector:
         except LinkClosedError as error:
             raise self._lost(worker, f"in {what}") from error
         except TimeoutError as error:
+            longer = " or raise env.step_timeout_secs" if what in ("step", "reset") else ""
             raise self._failure(
                 f"{worker.describe(self._first_env)} of {self._name} did not return from {what} "
-                f"within {timeout_secs:g} s; fix the environment or raise env.step_timeout_secs"
+                f"within {timeout_secs:g} s; fix the environment{longer}"
             ) from error
         if kind == link_.FAULT:
             told = json.loads(payload)

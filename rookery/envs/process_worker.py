@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> int:
     """Serve until the parent closes the socket."""
     socket_fd, memory_fd = (int(argument) for argument in arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, lambda *_: None)  # and so is what ends the whole job
     link = Link(socket.socket(fileno=socket_fd))
     try:
         _serve(link, memory_fd)

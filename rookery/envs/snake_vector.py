@@ -99,10 +99,11 @@ class SnakeVectorEnv(VectorEnv[FloatArray, IntArray, Any]):
         ended = np.flatnonzero(done)
         if not len(ended):
             return features, rewards, terminated, truncated, self._infos()
-        final = features.copy()
+        final, last = features.copy(), self._infos()
         self._world.reset(ended.tolist())
         features[ended] = self._world.observe(ended)
         infos = self._infos() | {"final_obs": final, "_final_obs": done}
+        infos |= {"final_info": last | {"_food": done, "_water": done}, "_final_info": done}
         return features, rewards, terminated, truncated, infos
 
     def _out_of_time(self, terminated: BoolArray) -> BoolArray:

@@ -234,12 +234,13 @@ def mask_leaf(space: AnySpace) -> LeafSpec:
 def carried_leaves(plan: tuple[ObsLeaf, ...], action_space: AnySpace, masked: bool) -> LeafSpecs:
     """The leaves a backend carries: those of ``plan``, and the action mask if there is one."""
     leaves = {leaf.name: leaf.spec for leaf in plan}
+    if ACTION_MASK in leaves:
+        raise UserError(
+            f"the observation has an entry '{ACTION_MASK}', a name that is kept for the mask that "
+            "env.action_mask_key finds in info; give it there, and rename the entry or leave it "
+            "out by env.obs_keys"
+        )
     if masked:
-        if ACTION_MASK in leaves:
-            raise UserError(
-                "env.action_mask_key is set, but the observation already has an entry "
-                f"'{ACTION_MASK}'; rename that entry"
-            )
         leaves[ACTION_MASK] = mask_leaf(action_space)
     return leaves
 

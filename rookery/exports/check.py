@@ -113,9 +113,9 @@ def _difference(network: ActingNetwork, expected: Arrays, got: Arrays, dist: Act
             _check_choice(network, array, found, dist)
             continue
         gap = np.abs(found - array) / np.maximum(1.0, np.abs(array))
+        if not (gap <= TOLERANCE).all():  # NaN is not either
+            raise _differs(f"'{name}' differs by {gap.max():.2g}")
         worst = max(worst, float(gap.max(initial=0.0)))
-        if not worst <= TOLERANCE:
-            raise _differs(f"'{name}' differs by {worst:.2g}")
     return worst
 
 

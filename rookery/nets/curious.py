@@ -92,11 +92,10 @@ class CuriousQNetwork(QNetwork):
 
     def parts(self, obs: Tensors) -> Tensor:
         """``[R, B, A]`` of ``obs`` ``[B, ...]``, of a network without a memory."""
+        extrinsic = super().parts(obs)
         if self.intrinsic is None:
-            return super().parts(obs)
-        none = torch.zeros(0, device=self.device)
-        extrinsic = super().values(obs, {}, none)[0]
-        return torch.stack([extrinsic, self.intrinsic.values(obs, {}, none)[0]])
+            return extrinsic
+        return torch.cat([extrinsic, self.intrinsic.parts(obs)])
 
     def unroll(self, obs: Tensors, state: Tensors, reset: Tensor) -> Tensor:
         """``[R, T, N, A]`` of ``obs`` ``[T, N, ...]``."""

@@ -78,14 +78,14 @@ class QNetwork(Policy):
     def values(self, obs: Tensors, state: Tensors, reset: Tensor) -> tuple[Tensor, Tensors]:
         """``[B, A]`` of ``obs`` ``[B, ...]``, and the state afterwards."""
         if self.core is None:
-            return self._values_of(self._through(self.torso, self._encoded(obs))), state
+            return self._values_now(obs), state
         sequence = {name: leaf[None] for name, leaf in obs.items()}
         values, state = self._recall(sequence, state, reset[None])
         return values[0], state
 
     def parts(self, obs: Tensors) -> Tensor:
         """``[R, B, A]`` of ``obs`` ``[B, ...]``, of a network without a memory."""
-        return self.values(obs, {}, torch.zeros(0, device=self.device))[0][None]
+        return self._values_now(obs)[None]
 
     def unroll(self, obs: Tensors, state: Tensors, reset: Tensor) -> Tensor:
         """``[R, T, N, A]`` of ``obs`` ``[T, N, ...]``."""
@@ -106,6 +106,9 @@ class QNetwork(Policy):
         if self.core is None:
             return state
         return self.core(self._features(obs, reset), state, reset)[1]  # type: ignore[no-any-return]
+
+    def _values_now(self, obs: Tensors) -> Tensor:
+        return self._values_of(self._through(self.torso, self._encoded(obs)))
 
     def _recall(self, obs: Tensors, state: Tensors, reset: Tensor) -> tuple[Tensor, Tensors]:
         assert self.core is not None

@@ -13,6 +13,10 @@ from rookery.core.errors import UserError
 from rookery.core.schedule import Schedule, check_schedule
 from rookery.params.flat import FlatParams
 
+TINY = 1e-30
+"""Lost in any sum that matters. Roots of zeros and of numbers below 1e-38, which weights that get
+no gradient have, take torch six to forty times as long as others."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
@@ -140,7 +144,8 @@ class FlatOptimizer:
     def _rmsprop(self, lr: float, grad: Tensor, data: Tensor, state: dict[str, Tensor]) -> None:
         average = state["square_avg"]
         average.mul_(self.config.alpha).addcmul_(grad, grad, value=1 - self.config.alpha)
-        data.addcdiv_(grad, average.sqrt().add_(self.config.eps), value=-lr)
+        root = torch.add(average, TINY).sqrt_()
+        data.addcdiv_(grad, root.add_(self.config.eps), value=-lr)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The optimizer's statistics by name."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,13 @@ from rookery.play.panel import is_snake, panel_for
 from rookery.play.past import past_agents
 from rookery.play.player import Player
 from rookery.play.recording import GAP, Scene, record_episodes
-from rookery.play.video import check_path, open_video
+from rookery.play.video import GIF_MOST_FPS, check_path, open_video
 from rookery.play.window import headless
 from rookery.roles.build import compute_threads
 from rookery.runs.atomic import write_atomic, writing
 from rookery.runs.trained import Trained, find_trained
+
+_LOG = logging.getLogger(__name__)
 
 LARGE, SMALL = 1.4, 1.0
 """Sizes of a panel: alone in an MP4, or where room and bytes are dear."""
@@ -56,6 +59,9 @@ def record(order: RecordOrder) -> dict[str, Any]:
         scenes = _scenes(order, trained, closing)
         player = scenes[0].player
         fps = order.fps or player.fps
+        if order.out.suffix.lower() == ".gif" and fps > GIF_MOST_FPS:
+            _LOG.warning("a GIF shows at most %g pictures a second, not %g", GIF_MOST_FPS, fps)
+            fps = GIF_MOST_FPS
         with open_video(order.out, fps=fps) as video:
             episodes = record_episodes(
                 scenes, num_episodes=order.num_episodes, fps=fps, add=video.add
@@ -68,7 +74,7 @@ def record(order: RecordOrder) -> dict[str, Any]:
             "episodes": episodes,
         }
     path = order.out.with_suffix(".json")
-    with writing(path):
+    with writing(path, "--out"):
         write_atomic(path, json.dumps(summary, indent=1).encode() + b"\n", durable=False)
     return summary
 

@@ -11,7 +11,7 @@ _ENDS = {"": "", "terminated": "ended", "truncated": "time limit", "cut": "stopp
 
 def short_number(value: float) -> str:
     """A return in few characters."""
-    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
 def numbers(moment: Moment, controls: Controls | None) -> list[tuple[str, str]]:

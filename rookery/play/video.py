@@ -133,7 +133,7 @@ class Mp4:
             [
                 *(self._program, "-y", "-loglevel", "error", *given, "-r", f"{self._fps:g}"),
                 *("-i", "-", "-an", *codec, "-movflags", "+faststart", "-f", "mp4"),
-                str(self._path),
+                f"file:{self._path}",  # a colon in a name is no protocol
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -270,6 +270,7 @@ def hogwild(config: RunConfig) -> Program:
     keeper = Node(
         name="keeper",
         needs=frozenset({"weights"}),
+        busy=False,
         about="counts, logs and saves what the workers share",
     )
     edges = [Edge("worker", "weights", "worker"), Edge("keeper", "weights", "worker")]
@@ -338,7 +339,8 @@ def _judged(
     """The program, with an evaluator unless it is switched off."""
     if config.eval.episodes > 0:
         about = f"{config.eval.episodes} episodes of each saved policy"
-        evaluator = Node(name="evaluator", serves=frozenset({"evaluation"}), about=about)
+        serves = frozenset({"evaluation"})
+        evaluator = Node(name="evaluator", serves=serves, busy=False, about=about)
         nodes, edges = [*nodes, evaluator], [*edges, Edge(by, "evaluation", "evaluator")]
     return Program(name, tuple(nodes), tuple(edges))
 

@@ -41,6 +41,8 @@ class Node:
     """Ports of others that this role must be joined to."""
     num_threads: int = 1
     """Compute threads of each replica."""
+    busy: bool = True
+    """False: it sleeps most of the time."""
     about: str = ""
     """What it does, in a few words, for people who read the plan."""
 

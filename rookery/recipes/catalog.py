@@ -71,7 +71,7 @@ def parse_yaml(text: str, where: str) -> Tree:
     """A mapping from YAML text."""
     try:
         tree = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date such as 2024-13-01
         reason = " ".join(str(error).split())
         raise UserError(f"{where}: not valid YAML: {reason}") from error
     if tree is None:
@@ -85,7 +85,7 @@ def parse_value(text: str) -> Any:
     """One value as it is typed on a command line; text that is not YAML stays text."""
     try:
         return yaml.load(text, _Loader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         return text
 
 

@@ -195,6 +195,8 @@ def translate(
         raise UserError(f"{where}: {SYNCHRONOUS}: must be at least 1, got {updates}")
     if synchronous:
         ratio = old["actor.vector_env_size"] / updates
+        if steps_per_update is not None:
+            notes.append(f"--steps-per-update is not heeded: the file says it by {SYNCHRONOUS}")
     else:
         ratio = steps_per_update or STEPS_PER_UPDATE
         notes.append(

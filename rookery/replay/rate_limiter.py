@@ -86,11 +86,16 @@ class RateLimiter:
         buffer = config.least_buffer if config.error_buffer is None else config.error_buffer
         self._low, self._high = middle - buffer, middle + buffer
 
+    @property
+    def begun(self) -> bool:
+        """Whether enough was put for samples to begin."""
+        return self.num_put >= self.config.min_size
+
     def can_put(self, num: int = 1) -> bool:
         """Whether up to ``num`` sequences may be put now."""
         if num > self.config.max_put:
             raise ValueError(f"a put of {num} is more than max_put={self.config.max_put}")
-        if self.config.samples_per_insert is None or self.num_put < self.config.min_size:
+        if self.config.samples_per_insert is None or not self.begun:
             return True
         return self._surplus + num * self._ratio <= self._high
 
@@ -98,7 +103,7 @@ class RateLimiter:
         """Whether ``num`` sequences may be sampled now."""
         if num > self.config.max_sample:
             raise ValueError(f"a sample of {num} is more than max_sample={self.config.max_sample}")
-        if self.num_put < self.config.min_size:
+        if not self.begun:
             return False
         return self.config.samples_per_insert is None or self._surplus - num >= self._low
 

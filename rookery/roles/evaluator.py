@@ -6,7 +6,6 @@ beside it, so a score depends neither on the number of environments nor on who f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +15,7 @@ import torch
 
 from rookery.core.action import to_env_units
 from rookery.core.errors import UserError
+from rookery.core.interval import half_width
 from rookery.core.seeding import seed_of, stream
 from rookery.core.spec import Array
 from rookery.core.tensors import as_tensor
@@ -84,24 +84,26 @@ class Evaluation:
     def summary(self) -> dict[str, Any]:
         """The JSON of ``rookery eval``: mean, deviation and 95 % interval of the mean."""
         mean, std, interval = mean_and_interval(self.returns)
+        length, length_std, _ = mean_and_interval(self.lengths)
         return {
             "episodes": len(self.returns),
             "return_mean": mean,
             "return_std": std,
             "return_ci95": interval,
-            "length_mean": float(np.mean(self.lengths)),
+            "length_mean": length,
+            "length_std": length_std,
             "returns": list(self.returns),
             "lengths": list(self.lengths),
         }
 
 
-def mean_and_interval(scores: Sequence[float]) -> tuple[float, float, list[float]]:
-    """Mean, deviation, and 95 % interval of the mean."""
+def mean_and_interval(scores: Sequence[float]) -> tuple[float, float, list[float] | None]:
+    """Mean, deviation, and 95 % interval of the mean; a single score has none."""
     values = np.asarray(scores, np.float64)
     mean = float(values.mean())
     std = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    half = 1.96 * std / math.sqrt(len(values))
-    return mean, std, [mean - half, mean + half]
+    half = half_width(std, len(values))
+    return mean, std, None if half is None else [mean - half, mean + half]
 
 
 def evaluate_config(

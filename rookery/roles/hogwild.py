@@ -135,14 +135,19 @@ class Tally:
     def __init__(self, memory: HogwildMemory, rings: HogwildRings, info_keys: tuple[str, ...]):
         self.memory, self.rings, self.info_keys = memory, rings, info_keys
         self.recent: deque[Array] = deque(maxlen=WINDOW * memory.num_workers)
+        self.episodes: list[Array] = []
+        """Of the update that is being told."""
 
     def take(self) -> Update | None:
-        """None if nothing was told."""
+        """None if no update was told."""
         rows = self.rings.updates.take()
+        # A worker tells its episodes first, and waits if there are more than its ring holds.
+        self.episodes.append(self.rings.episodes.take())
         if not len(rows):
             return None
         self.recent.extend(rows)
-        episodes = self.rings.episodes.take()
+        episodes = np.concatenate(self.episodes)
+        self.episodes.clear()
         info = episodes[:, 2 : 2 + len(self.info_keys)].T
         return Update(
             steps=self.memory.total(STEPS),

@@ -55,6 +55,14 @@ class SequenceSource(Protocol):
         """Steps of the run so far, and ``[E, ...]`` what the episodes told that ended since."""
         ...
 
+    def total_steps(self) -> int:
+        """Steps of the run so far, of which nothing may have been sampled."""
+        ...
+
+    def filling(self) -> bool:
+        """Whether replay takes steps and has nothing to learn from yet, which may last."""
+        ...
+
     def wait(self, timeout_secs: float) -> None:
         """Sleep until more may be there, at most ``timeout_secs``."""
         ...
@@ -89,6 +97,9 @@ class ReplayLearner:
         self.info_keys = info_keys
         self.pulse = pulse or Pulse()
         self.steps = 0
+        """Of the run, as far as is known here."""
+        self.learned_at = 0
+        """The same when the last update was made; schedules go by it."""
         self.updates = 0
 
     def _optimizer(
@@ -119,14 +130,19 @@ class ReplayLearner:
         with self.pulse.waiting():
             self.source.wait(timeout_secs)
 
+    def count_steps(self) -> int:
+        """Steps of the run so far; what is saved now counts them."""
+        self.steps = max(self.steps, self.source.total_steps())
+        return self.steps
+
     def step(self) -> Update:
         """Learn from one batch."""
         sample = self.source.sample()
-        batch = self.algorithm.prepare(sample.sequences, sample.probability, self.steps)
+        batch = self.algorithm.prepare(sample.sequences, sample.probability, self.learned_at)
         learned = self.algorithm.learn(self.policy, self.target, self._share(batch))
         self.flat.zero_grad()
         (learned.loss * self._weight(learned)).backward()  # type: ignore[no-untyped-call]
-        lr = value_at(self.optimizer.config.lr, self.steps)
+        lr = value_at(self.optimizer.config.lr, self.learned_at)
         norm = self.optimizer.step(lr)
         if self.policy.encoder.moments:
             self.policy.update_moments(batch.rows(0, -1), batch.mask)
@@ -170,7 +186,8 @@ class ReplayLearner:
                 f"the gradient became {metrics['grad_norm']} at step {self.steps}: lower --lr, "
                 "set optimizer.max_grad_norm, or clip rewards (reward_min, reward_max)"
             )
-        self.steps, rows = self.source.progress()
+        self.learned_at, rows = self.source.progress()
+        self.steps = max(self.steps, self.learned_at)
         return Update(
             steps=self.steps,
             updates=self.updates,
@@ -193,8 +210,11 @@ class ReplayLearner:
         return {
             "weights": State(weights, {"signature": self.policy.signature.to_json()}),
             "optimizer": State(dict(self.optimizer.state_tensors()), {}),
-            "learner": State(target, {"steps": self.steps, "updates": self.updates}),
+            "learner": State(target, self._counts()),
         }
+
+    def _counts(self) -> dict[str, int]:
+        return {"steps": self.steps, "updates": self.updates, "learned_at": self.learned_at}
 
     def load_state(self, parts: dict[str, State]) -> None:
         """Go on from :meth:`save_state`."""
@@ -204,3 +224,4 @@ class ReplayLearner:
         target = {name.removeprefix(_TARGET): array for name, array in learner.arrays.items()}
         load_weights(self.target, State(target))
         self.steps, self.updates = learner.data["steps"], learner.data["updates"]
+        self.learned_at = learner.data.get("learned_at", self.steps)

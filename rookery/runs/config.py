@@ -132,6 +132,11 @@ class RunConfig:
                 f"--formation {self.formation}: {self.algo} learns from replay; use --formation "
                 "replay, or --algo ppo, a2c or impala"
             )
+        if replay and self.env.halves != 1:
+            raise UserError(
+                f"env.halves: actors of formation replay step all their environments at once; set "
+                f"it to 1, not {self.env.halves}"
+            )
         if not replay and self.formation == "replay":
             raise UserError(
                 f"--formation replay: {self.algo} learns from rollouts as they come; use --algo "

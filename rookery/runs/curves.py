@@ -20,6 +20,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from rookery.core.interval import half_width
+
 Array = npt.NDArray[np.float64]
 Record = dict[str, Any]
 XAxis = Literal["steps", "wall"]
@@ -33,7 +35,6 @@ MAX_POINTS = 1000
 
 _COUNTERS = ("steps", "updates", "wall_secs", "eval/steps", "eval/episodes")
 _AUTO_SHARE = 25
-_NORMAL_95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,9 @@ def evaluations(records: Sequence[Record], x: XAxis, y: str) -> Evaluations:
     for record in records:
         at, std = _place(record, x, y), _number(record.get(deviation_key))
         num = _number(record.get("eval/episodes"))
-        if at is not None and std is not None and num:
-            halves[at] = _NORMAL_95 * std / math.sqrt(num)
+        half_of = half_width(std, int(num)) if std is not None and num else None
+        if at is not None and half_of is not None:
+            halves[at] = half_of
     half = np.array([halves.get(at, math.nan) for at in means.x.tolist()], np.float64)
     return Evaluations(means.x, means.y, half)
 

@@ -94,13 +94,14 @@ class RunDirectory:
         if path is None:
             return cls(_make_named(Path(root), name))
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(
-                f"{path} is already used; choose another --run or `rookery resume {path}`"
-                if is_run(path)
-                else f"{path} is already used: it is not an empty directory; choose another --run"
-            )
         with writing(path):
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise UserError(
+                    f"{path} is already used; choose another --run or `rookery resume {path}`"
+                    if is_run(path)
+                    else f"{path} is already used: it is not an empty directory; choose another "
+                    "--run"
+                )
             path.mkdir(parents=True, exist_ok=True)
             (path / "logs").mkdir()
         return cls(path)
@@ -257,7 +258,16 @@ def list_runs(root: Path) -> list[RunSummary]:
         raise UserError(
             f"cannot list {root}: {error.strerror}; name the directory of your runs"
         ) from error
-    return sorted(map(_summary, paths), key=lambda run: run.last_activity, reverse=True)
+    summaries = [summary for path in paths if (summary := _readable(path)) is not None]
+    return sorted(summaries, key=lambda run: run.last_activity, reverse=True)
+
+
+def _readable(path: Path) -> RunSummary | None:
+    try:
+        return _summary(path)
+    except OSError as error:
+        _log.warning("%s cannot be read: %s", path, error.strerror)
+        return None
 
 
 def _one_or_several(path: Path) -> list[Path]:

@@ -10,6 +10,7 @@ A path that is not a run gives an error which names the runs that may have been 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from rookery.runs.checkpoint_files import MANIFEST, Checkpoint
 
 def is_run(path: Path) -> bool:
     """Whether ``path`` is a run directory: it has a config.yaml or checkpoints."""
-    return (path / "config.yaml").is_file() or (path / "checkpoints").is_dir()
+    # Unlike Path's own, these say no where they may not look.
+    return os.path.isfile(path / "config.yaml") or os.path.isdir(path / "checkpoints")
 
 
 def runs_inside(path: Path) -> list[Path]:
@@ -42,7 +44,8 @@ def no_such_run(path: Path) -> UserError:
         return UserError(
             f"{path} is not a run directory but holds runs; give one, such as {several[0]}"
         )
-    what = "is not a run directory" if path.exists() else "does not exist"
+    there = os.path.exists(path)
+    what = "is not a run directory" if there else "does not exist, or may not be read"
     runs: list[str] = []
     with contextlib.suppress(OSError):
         runs = sorted(entry.name for entry in path.absolute().parent.iterdir() if is_run(entry))
@@ -73,7 +76,7 @@ def load_checkpoint(
 
 
 def _is_checkpoint(path: Path) -> bool:
-    return (path / MANIFEST).is_file()
+    return os.path.isfile(path / MANIFEST)
 
 
 def _store_of(path: Path) -> CheckpointStore:
@@ -82,6 +85,6 @@ def _store_of(path: Path) -> CheckpointStore:
     if is_run(path):
         return CheckpointStore(path / "checkpoints")
     store = CheckpointStore(path)
-    if (path.name == "checkpoints" and path.is_dir()) or store.steps_available():
+    if (path.name == "checkpoints" and os.path.isdir(path)) or store.steps_available():
         return store
     raise no_such_run(path)

@@ -13,6 +13,7 @@ It lives where the learner lives::
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -90,6 +91,7 @@ class Session:
         self.window = EpisodeWindow(config.metrics.window)
         self.outcome: Outcome | None = None
         self.steps = 0
+        self._learned_at = 0  # steps at the last update
         self.updates = 0
         self.wall_before = 0.0
         self.started = time.monotonic()
@@ -98,6 +100,7 @@ class Session:
         self.evaluated_at = 0
         self.unconfirmed_at = 0
         self.reached_at: dict[str, float] | None = None
+        self._purged_at = 0  # where a resumed run goes on: what was told beyond is hidden
         self._last_log = (0, self.started)
         self._sinks = FanOut(sinks) if sinks is not None else None
         self._policy = policy
@@ -113,7 +116,7 @@ class Session:
     def sinks(self) -> FanOut:
         """Opened on first use, after a resume has cut what lies beyond its checkpoint."""
         if self._sinks is None:
-            purge = self.steps + 1 if self.steps else None
+            purge = self._purged_at + 1 if self._purged_at else None
             names = self.config.metrics.sinks
             self._sinks = FanOut([load_sink(name, self.run, purge_step=purge) for name in names])
         return self._sinks
@@ -129,7 +132,7 @@ class Session:
                 self._policy,
                 graph=wanted.graph,
                 histograms=wanted.histograms,
-                purge_step=self.steps + 1 if self.wall_before else None,
+                purge_step=self._purged_at + 1 if self._purged_at else None,
             )
         self._inside.note(self.steps)
 
@@ -149,6 +152,7 @@ class Session:
     def after_update(self, update: Update, parts: Parts) -> None:
         """Note an update; log, save and ask for evaluations where due; see whether it is over."""
         before, self.steps, self.updates = self.steps, update.steps, update.updates
+        learned_before, self._learned_at = self._learned_at, update.steps
         self.window.add(update.returns, update.lengths, update.info)
         self._call_back(update)
         self._note(parts)
@@ -156,10 +160,20 @@ class Session:
         if _crossed(before, self.steps, config.metrics.every_steps):
             self.write(update.metrics)
             self._look_inside()
-        if self._wants_evaluation(before):
+        if self._wants_evaluation(learned_before):
             self._save(parts, evaluate=True)
-        elif _crossed(before, self.steps, config.checkpoint.every_steps):
+        elif _crossed(learned_before, self.steps, config.checkpoint.every_steps):
             self._save(parts)
+        self._see_whether_over()
+
+    def fill(self, steps: int) -> None:
+        """Note ``steps`` of which none could be learned from yet; see whether it is over.
+
+        Checkpoints and evaluations that fall due meanwhile are made after the next update.
+        """
+        before, self.steps = self.steps, steps
+        if _crossed(before, self.steps, self.config.metrics.every_steps):
+            self.write({})
         self._see_whether_over()
 
     def _call_back(self, update: Update) -> None:
@@ -244,9 +258,10 @@ class Session:
         # All episodes outrank a higher mean of the first ones: only what did well played on.
         whole = summary["episodes"] >= self.config.eval.episodes
         rank = (best["episodes"] >= self.config.eval.episodes, best[key]) if best else None
-        if rank is None or (whole, mean) >= rank:
-            self.store.mark_best(steps, {k: v for k, v in summary.items() if k not in _LONG})
-        names = ("return_mean", "return_std", "length_mean", "episodes")
+        if math.isfinite(mean) and (rank is None or (whole, mean) >= rank):
+            score = {k: v for k, v in summary.items() if k not in _LONG}
+            self.store.mark_best(steps, score | {"score": self.config.eval.score})
+        names = ("return_mean", "return_std", "length_mean", "length_std", "episodes")
         values = {f"eval/{name}": summary[name] for name in names}
         self._emit({"eval/steps": steps} | values)
         if whole and self._confirms(mean):
@@ -332,9 +347,11 @@ class Session:
         """
         data = saved.data
         self.steps, self.updates, self.saved_at = steps, updates, steps
+        self._learned_at = self._purged_at = steps
         self.wall_before = data["wall_secs"]
         self.window.load_state_dict(data["window"])
-        self.pending = list(data["pending"])
+        there = self.store.steps_available()
+        self.pending = [steps for steps in data["pending"] if steps in there]
         self.unconfirmed_at = data["unconfirmed_at"]
         self.reached_at = data["reached_at"]
         self._last_log = (steps, time.monotonic())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 def best_or_latest(path: Path, parts: Iterable[str] | None = None) -> Checkpoint:
     """The checkpoint a user means by RUN alone: itself, or the best of a run, else its latest."""
-    if (path / MANIFEST).is_file():
+    if os.path.isfile(path / MANIFEST):
         return load_checkpoint(path, None, parts)
     try:
         return load_checkpoint(path, "best", parts)
@@ -34,7 +35,7 @@ def starting_weights(path: Path) -> Checkpoint:
     bundle = find_bundle(path)
     if bundle is not None and (str(path).startswith(PREFIX) or is_bundle(bundle)):
         return _weights_of_bundle(bundle)
-    if not path.is_file():
+    if not os.path.isfile(path):
         return best_or_latest(path, ["weights"])
     if (path.parent / MANIFEST).is_file():
         return load_checkpoint(path.parent, None, ["weights"])

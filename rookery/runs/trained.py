@@ -16,6 +16,7 @@ from rookery.algos.algorithm import policy_class
 from rookery.cli.settings import config_from_tree
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
+from rookery.doctor.precision import computable
 from rookery.envs.make import EnvConfig
 from rookery.nets.policy import Policy
 from rookery.recipes.catalog import parse_yaml
@@ -54,7 +55,7 @@ def find_trained(source: str | Path, checkpoint: str | None = None) -> Trained:
     found = chosen_checkpoint(Path(source), checkpoint, ["weights"])
     run = run_of(found.path)
     config = load_config(run)
-    policy = policy_of(found, config)
+    policy = on_this_machine(policy_of(found, config), run.path.name)
     return Trained(policy, config.env, config.eval, found.steps, run.path.name)
 
 
@@ -63,7 +64,16 @@ def _of_bundle(path: Path, source: str | Path, checkpoint: str | None) -> Traine
         raise UserError(f"{source} is a bundle and holds one policy; leave --checkpoint away")
     bundle = read_bundle(path)
     steps, name = bundle.info["training"]["steps"], bundle.info["name"]
-    return Trained(bundle.policy(), bundle.env(), bundle.eval(), steps, name)
+    return Trained(on_this_machine(bundle.policy(), name), bundle.env(), bundle.eval(), steps, name)
+
+
+def on_this_machine(policy: Policy, name: str) -> Policy:
+    """``policy``, computing in what this machine's processor has."""
+    config = computable(policy.config, name)
+    for module in policy.modules():
+        if isinstance(module, Policy):
+            module.config = config
+    return policy
 
 
 def chosen_checkpoint(path: Path, which: str | None, parts: Iterable[str]) -> Checkpoint:

@@ -24,12 +24,12 @@ class Control:
         self.closed = False
 
     def send(self, kind: str, **content: Any) -> bool:
-        """Send a message; False if the other end is gone."""
+        """Send a message; False if the other end is gone, whose last words may still be here."""
         data = json.dumps({"kind": kind, **content}).encode() + b"\n"
         try:
             self.socket.sendall(data)
         except OSError:
-            self.closed = True
+            return False
         return not self.closed
 
     def receive(self) -> list[Message]:

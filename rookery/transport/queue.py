@@ -261,9 +261,9 @@ class QueueSource:
         return steps
 
     def missing(self) -> list[int]:
-        """Actors of whom nothing is in the batch or waits."""
+        """Actors of whom nothing waits: those who have nothing in the batch either, if any."""
         empty = np.flatnonzero(self.queue.count(PUT) == self.queue.count(TAKEN)).tolist()
-        return [int(actor) for actor in empty if actor not in self.gathered]
+        return [int(actor) for actor in empty if actor not in self.gathered] or empty
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until an actor has put; in one thread nobody moves meanwhile, so return."""

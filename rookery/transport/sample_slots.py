@@ -15,6 +15,8 @@ Shapes: K slots, N sequences of T steps, E episodes, W numbers that an episode t
 
 from __future__ import annotations
 
+import math
+import time
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,9 @@ from rookery.core.sequence import Sequences, StepSpec
 from rookery.core.spec import Array, Arrays, ArraySpec
 from rookery.replay.table import Sample
 from rookery.transport.wake import Wake
+
+FILLING_SECS = 2.0
+"""Without a batch for so long, replay is taken to fill up."""
 
 FREE, FILLED, TAKEN, DONE = 0, 1, 2, 3
 _STATE, _NUMBER, _LIFE, _STEPS, _ENDED = 0, 1, 2, 3, 4
@@ -101,30 +106,39 @@ class SlotSource:
     Of several learners together the first takes a slot and tells the others which. Each writes the
     priorities of its columns, and the first hands the slot back once all have: when they meet to
     take the next. Learners that do not meet have slots of their own: every ``stride``-th from
-    ``first`` on.
+    ``first`` on. ``steps`` ``[1]`` is what replay has counted.
     """
 
     def __init__(
         self,
         slots: SampleSlots,
         *,
+        steps: Array,
         own: Wake | None = None,
         other: Wake | None = None,
         group: Group | None = None,
         first: int = 0,
         stride: int = 1,
     ) -> None:
-        self.slots = slots
+        self.slots, self.steps = slots, steps
         self.mine = range(first, len(slots.header), stride)
         self.bell, self.replay_bell = own, other
         self.group = group or Alone()
         self.columns = share_of(slots.priorities.shape[1], self.group)
         self.slot = -1
+        self._filled_at = -math.inf
         self._told = 0, slots.episodes[0, :0]
 
     def can_sample(self) -> bool:
         """Whether a batch is there."""
-        return bool((self.slots.header[self.mine, _STATE] == FILLED).any())
+        there = bool((self.slots.header[self.mine, _STATE] == FILLED).any())
+        if there:
+            self._filled_at = time.monotonic()
+        return there
+
+    def filling(self) -> bool:
+        """Whether no batch has come yet, or none for so long that replay must have begun anew."""
+        return time.monotonic() - self._filled_at > FILLING_SECS
 
     def sample(self) -> Sample:
         """The oldest batch."""
@@ -158,6 +172,10 @@ class SlotSource:
     def progress(self) -> tuple[int, Array]:
         """What came with the batch taken last."""
         return self._told
+
+    def total_steps(self) -> int:
+        """What replay has counted."""
+        return int(self.steps[0])
 
     def missing(self) -> list[int]:
         """Nobody in particular."""

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from rookery.algos.dqn import DQNConfig
 from rookery.core.action import to_env_units
 from rookery.core.records import Rollout
 from rookery.core.seeding import stream
 from rookery.core.signature import Signature
 from rookery.core.spec import Array, Arrays, zeros
 from rookery.core.tensors import Tensors, as_tensor
+from rookery.engines.replayed import (
+    DirectEnds,
+    build_explorer,
+    build_replay,
+    build_replay_learner,
+    replay_configs,
+    told_keys,
+)
 from rookery.envs.make import make_vector
 from rookery.nets.policy import Policy
 from rookery.roles.build import batch_spec, build_learner, build_policy, compute_threads
@@ -45,11 +54,13 @@ def measure(config: RunConfig, signature: Signature, secs: float) -> Rates:
         return Rates(
             env=env,
             acting=_acting_rate(config, policy, obs, secs),
-            learning=_learning_rate(config, signature, obs, secs),
+            learning=_replayed_rate(config, signature, secs)
+            if isinstance(config.algo_config, DQNConfig)
+            else _learning_rate(config, signature, obs, secs),
         )
 
 
-def _per_second(work: Callable[[], None], units: int, secs: float) -> float:
+def _per_second(work: Callable[[], None], units: float, secs: float) -> float:
     """Units of work a second, after a first time that does not count."""
     work()
     begun, times = time.perf_counter(), 0
@@ -105,6 +116,28 @@ def _learning_rate(config: RunConfig, signature: Signature, obs: Arrays, secs: f
     _fill(block.batch, obs)
     learner = build_learner(config, signature, source=BlockSource(block), params=ParamCell())
     rows = config.algo_config.rollout_steps * count
+    return _per_second(lambda: _discard(learner.step()), rows, secs)
+
+
+def _replayed_rate(config: RunConfig, signature: Signature, secs: float) -> float:
+    """Environment steps learned from a second, of sequences that an actor has put into replay."""
+    formation, algo = replay_configs(config)
+    config = replace(
+        config,
+        formation_config=replace(formation, num_actors=1, num_learners=1),
+        algo_config=replace(algo, steps_per_update=None, learning_starts=1),  # none waits
+    )
+    replay, cell = build_replay(config, signature), ParamCell()
+    ends = DirectEnds(replay, 2 + len(told_keys(config)))
+    learner = build_replay_learner(config, signature, source=ends, params=cell)
+    actor = build_explorer(config, signature, 0, sink=ends, params=cell)
+    try:
+        learner.start()
+        while replay.table.size < algo.batch_size and actor.ready():
+            actor.step()
+    finally:
+        actor.close()
+    rows = algo.steps_per_update or algo.batch_size * algo.length
     return _per_second(lambda: _discard(learner.step()), rows, secs)
 
 

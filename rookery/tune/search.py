@@ -4,11 +4,14 @@
 
     best = search(settings, run_trial, cores, tell)
     best.flags          # what to change, as flags of `rookery train`
+
+A kind may have several candidates. Each changes what was best when the turn of its kind came, not
+the one before it: formations have settings of their own, which no other takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields
 
 from rookery.core.errors import UserError
@@ -43,8 +46,9 @@ def search(
     run: Callable[[RunConfig], Trial],
     cores: int,
     tell: Callable[[Choice], None],
+    fixed: Collection[str] = (),
 ) -> Choice:
-    """The fastest settings found."""
+    """The fastest settings found; flags that are ``fixed`` are nobody's to change."""
 
     seen: list[RunConfig] = []
 
@@ -64,8 +68,10 @@ def search(
     best = attempt({})
     assert best is not None
     for stage in (_formations, _environments, _threads, _batches):
-        for more in list(stage(settings(best.flags), cores)):
-            choice = attempt(best.flags | more)
+        before = best.flags
+        for more in stage(settings(before), cores):
+            free = {flag: value for flag, value in more.items() if flag not in fixed}
+            choice = attempt(before | free)
             if choice is not None and choice.trial.steps_per_s > GAIN * best.trial.steps_per_s:
                 best = choice
     return best
@@ -73,6 +79,11 @@ def search(
 
 def _formations(config: RunConfig, cores: int) -> Iterator[Flags]:
     """Every formation that fits this machine."""
+    if config.algo_config.experience == "replay":
+        yield {"engine": "inline"}
+        for actors in sorted({1, max(cores - 1, 1), cores}):
+            yield {"engine": "local", "actors": str(actors)}
+        return
     yield {"formation": "sync", "engine": "inline"}
     yield {"formation": "sync", "engine": "local", "actors": str(cores)}
     yield {"formation": "allreduce", "engine": "local", "workers": str(cores)}

@@ -25,7 +25,13 @@ from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.history import History
 from rookery.runs.tensorfile import SavedArrays
-from rookery.runs.trained import chosen_checkpoint, load_config, policy_of, run_of
+from rookery.runs.trained import (
+    chosen_checkpoint,
+    load_config,
+    on_this_machine,
+    policy_of,
+    run_of,
+)
 from rookery.zoo.catalog import check_name, find_bundle
 
 SEED = 0
@@ -65,7 +71,7 @@ def pack(
         checkpoint = checkpoint or "latest"
     found = chosen_checkpoint(run, checkpoint, ["weights", "session"])
     config = load_config(run_of(found.path))
-    policy = policy_of(found, config)
+    policy = on_this_machine(policy_of(found, config), run.name)
     averaged = {} if average_since is None else _average(policy, found, average_since)
     with compute_threads(1):
         result = evaluate(

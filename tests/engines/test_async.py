@@ -107,6 +107,19 @@ def test_an_exception_of_an_actor_is_one_line(
 
 
 @pytest.mark.slow
+def test_an_environment_that_hangs_in_a_thread_ends_the_run(tmp_path: Path) -> None:
+    words = [
+        "tests.faults.fault_worlds:HangsInC", "--algo", "impala", "--formation", "async",
+        "--async.threads", "true", "--actors", "2", "--envs", "2", "--eval.episodes", "0",
+        "--env.kwargs.marker", str(tmp_path / "marker"), "--env.step_timeout_secs", "1",
+    ]  # fmt: skip
+    process = p.start(tmp_path / "run", *words)
+    _, errors = process.communicate(timeout=p.PATIENCE_SECS)
+    assert process.returncode == 3, errors
+    assert re.search(r"of actor-\d\) did not return from a step or reset within 1 s", errors)
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_threads_with_a_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = [

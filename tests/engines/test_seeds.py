@@ -15,6 +15,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from rookery.cli import seeds
 from rookery.cli.main import main
 from rookery.cli.seeds import cores_needed, jobs_that_fit
 from rookery.cli.settings import settings_from_flags
@@ -300,6 +301,10 @@ def test_a_used_directory_is_left_alone(
         ({"env.backend": "process", "env.num_workers": "4"}, 4),
         ({"engine": "local", "actors": "2"}, 3),
         ({"engine": "local", "actors": "2", "env.backend": "process", "env.num_workers": "4"}, 9),
+        ({"formation": "allreduce", "engine": "local", "workers": "2"}, 2),
+        ({"formation": "hogwild", "engine": "local", "workers": "3"}, 3),
+        ({"algo": "impala", "formation": "async", "async.threads": "true", "actors": "2"}, 3),
+        ({"algo": "dqn", "formation": "replay", "engine": "local", "learners": "2"}, 4),
     ],
 )
 def test_how_many_cores_a_run_keeps_busy(
@@ -307,5 +312,5 @@ def test_how_many_cores_a_run_keeps_busy(
 ) -> None:
     config = settings_from_flags("cartpole", flags)
     assert cores_needed(config) == cores
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(seeds, "usable_cores", lambda: (8, ""))
     assert jobs_that_fit(config) == max(1, 8 // cores)

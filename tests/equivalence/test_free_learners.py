@@ -51,7 +51,9 @@ def free_learners(
             policy=copy.deepcopy(policy),
             algorithm=cls(config, recurrent=policy.recurrent, device=CPU),
             optimizer=OPTIMIZERS[kind],
-            source=SlotSource(SampleSlots(arrays), first=worker, stride=num_learners),
+            source=SlotSource(
+                SampleSlots(arrays), steps=np.zeros(1), first=worker, stride=num_learners
+            ),
             params=ParamCell(),
         )
         for worker in range(num_learners)

@@ -90,7 +90,7 @@ def learned(
         policy=policy,
         algorithm=cls(config, recurrent=policy.recurrent, device=CPU),
         optimizer=OPTIMIZERS[kind],
-        source=SlotSource(SampleSlots(arrays), group=group),
+        source=SlotSource(SampleSlots(arrays), steps=np.zeros(1), group=group),
         params=ParamCell(),
         shards=None if shared is None else Shards(shared, group),
     )

@@ -6,8 +6,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,45 @@ def test_ctrl_c_ends_with_a_checkpoint(run: Path) -> None:
     saved = load_checkpoint(run, "latest")
     assert saved.parts["learner"].data["steps"] == saved.steps
     assert json.loads((run / "status.json").read_text())["state"] == "interrupted"
+
+
+@pytest.mark.parametrize("flags", [(), ("--engine", "inline", "--env.backend", "process")])
+def test_sigterm_to_the_whole_job_ends_with_a_checkpoint(run: Path, flags: Sequence[str]) -> None:
+    """As by `timeout`, systemd and Slurm: everybody gets it, and only the driver acts on it."""
+    process = trained(run, "--steps", "1000000", *flags)
+    before = p.steps(run)
+    os.killpg(process.pid, signal.SIGTERM)
+    code, errors = finish(process)
+    assert code == 143, errors
+    assert "killed by" not in errors
+    assert load_checkpoint(run).steps >= before
+
+
+def test_a_learner_killed_before_the_first_save_goes_back_to_where_the_sitting_began(
+    run: Path,
+) -> None:
+    """Not to the newest checkpoint, which is of a sitting that was given up."""
+    process = trained(run, "--steps", "1600", "--checkpoint.keep", "9")
+    assert finish(process)[0] == 0
+    first = min(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
+    old = run / "checkpoints" / f"{first:012d}"
+    words = [sys.executable, "-m", "rookery", "resume", str(old), "--steps", "3200"]
+    again = subprocess.Popen(
+        [*words, "--save-every", "1000000"],
+        cwd=p.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    victim = p.until(lambda: p.members(run).get("learner-0"), "a learner")
+    p.until(lambda: p.steps(run) > first, "steps of the new sitting")
+    p.kill(victim)
+    p.until(lambda: p.members(run).get("learner-0") not in (None, victim), "a new learner")
+    code, errors = finish(again)
+    assert code == 0, errors
+    log = (run / "logs" / "learner-0.log").read_text()
+    assert log.count(f"going on from step {first}") == 2
 
 
 def test_second_ctrl_c_ends_at_once(run: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from rookery.cli.main import main
+from rookery.runs import directory
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.directory import RunDirectory
 from rookery.runs.find import load_checkpoint
@@ -353,6 +354,54 @@ def test_evaluation_of_damaged_checkpoints(
     assert "no valid checkpoint" in none.line
 
 
+# --- places that cannot be read ------
+
+
+def test_a_name_that_no_file_can_have_is_one_line(cli: Cli) -> None:
+    long = "a" * 300
+    for words in (["eval", long], ["resume", long], ["plot", long, "--out", "x.png"]):
+        done = cli(*words)
+        assert done.code == 2
+        assert "Traceback" not in done.err
+
+
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(
+    cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = directory._summary
+
+    def summary(path: Path) -> directory.RunSummary:
+        if path.name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(directory, "_summary", summary)
+    (trained.parent / "locked" / "checkpoints").mkdir(parents=True)
+    done = cli("runs", trained.parent)
+    shutil.rmtree(trained.parent / "locked")
+    assert done.code == 0
+    assert trained.name in done.out
+
+
+def test_a_directory_that_was_removed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> str:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr("os.getcwd", gone)
+    assert cli("--version").code == 0
+
+
+def test_only_a_reader_that_went_away_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe of the user's own code that breaks is a failure like others."""
+
+    def breaks(args: list[str]) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("rookery.cli.main._dispatch", breaks)
+    with pytest.raises(BrokenPipeError):
+        main(["runs"])
+
+
 # --- eval ------------------------------------------------------------------------------------
 
 KEYS = {
@@ -361,9 +410,16 @@ KEYS = {
     "return_std",
     "return_ci95",
     "length_mean",
+    "length_std",
     "returns",
     "lengths",
 }
+
+
+def test_one_episode_has_no_interval(cli: Cli, trained: Path) -> None:
+    done = cli("eval", trained, "--episodes", 1)
+    assert "in one episode of" in done.out
+    assert json.loads(cli("eval", trained, "--episodes", 1, "--json").out)["return_ci95"] is None
 
 
 def test_eval_as_json_is_json_alone(cli: Cli, trained: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rookery.core.interval import half_width
 from rookery.runs import curves
 from rookery.runs.comparison import RunRecords, grouped, seed_labels, short_labels
 from rookery.runs.curves import Series, across, auto_window, evaluations, series, smoothed
@@ -49,6 +50,14 @@ def test_steps_that_were_made_again_replace_the_first_ones() -> None:
     assert found.y.tolist() == [1, 7, 8]
 
 
+@pytest.mark.parametrize(
+    ("num", "factor"), [(2, 12.706), (31, 2.042), (32, 2.040), (61, 2.000), (1001, 1.962)]
+)
+def test_the_interval_of_a_mean_is_that_of_student(num: int, factor: float) -> None:
+    assert half_width(3.0, num) == pytest.approx(factor * 3.0 / num**0.5, rel=1e-3)
+    assert half_width(3.0, 1) is None
+
+
 def test_an_evaluation_lies_at_its_checkpoint_with_its_interval() -> None:
     records: list[dict[str, Any]] = [
         {
@@ -65,7 +74,7 @@ def test_an_evaluation_lies_at_its_checkpoint_with_its_interval() -> None:
     played = evaluations(records, "steps", "eval/return_mean")
     assert played.x.tolist() == [20]
     assert played.mean.tolist() == [50]
-    assert played.half.tolist() == [pytest.approx(1.96 * 10 / 2)]
+    assert played.half.tolist() == [pytest.approx(3.182 * 10 / 2)]
     assert evaluations(records, "wall", "eval/return_mean").x.tolist() == [3.0]
     assert math.isnan(evaluations(records, "steps", "eval/length_mean").half[0])
 

@@ -318,3 +318,5 @@ def test_an_algorithm_and_a_formation_must_fit() -> None:
     with pytest.raises(UserError, match="ppo learns from rollouts as they come"):
         settings_from_python("CartPole-v1", {"algo": "ppo", "formation": "replay"})
     assert settings_from_python("CartPole-v1", {"algo": "r2d2"}).formation == "replay"
+    with pytest.raises(UserError, match=r"env\.halves: actors of formation replay step all"):
+        settings_from_python("CartPole-v1", {"algo": "dqn", "env": {"halves": 2}})

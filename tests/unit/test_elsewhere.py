@@ -69,6 +69,14 @@ def test_sticky_actions_and_frame_skip_are_told(
     ]
 
 
+def test_lost_lives_of_training_do_not_bind_the_judge(
+    agent: Trained, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only the native backend tells of lives, and whole games are judged."""
+    there = replace(env(agent, life_loss=True), backend="serial")
+    assert told(replace(agent, env=env(agent, life_loss=True)), there, caplog) == []
+
+
 def test_another_game_is_refused_though_its_shapes_fit(agent: Trained) -> None:
     with pytest.raises(UserError, match=r"another game \(PongNoFrameskip-v4\)"):
         moved(agent, env(agent, "SpaceInvadersNoFrameskip-v4"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,15 @@ def test_an_episode_of_a_game_follows_from_its_seed_alone(game: str) -> None:
     game_of.game.last_action = 3
     for one, other in zip(episode(fresh, 1), episode(used, 1), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_what_only_draws_windows_is_not_loaded_to_play() -> None:
+    code = "import rookery, sys; from rookery.envs.extras import register"
+    code += "; register('MinAtar/Breakout-v1'); import minatar; print('pandas' in sys.modules)"
+    code += "; import seaborn; seaborn.color_palette; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
 
 
 def test_other_seeds_give_other_games() -> None:

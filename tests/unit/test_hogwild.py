@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from rookery.core.errors import RunFailed
+from rookery.core.patience import Patience
 from rookery.core.spec import zeros
 from rookery.nets.normalizer import RunningMoments
 from rookery.params.flat import FlatParams
 from rookery.params.hogwild import APPLIED, HogwildMemory, HogwildOptimizer, hogwild_specs
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
+from rookery.roles.hogwild import HogwildRings, Tally
 from rookery.transport import ring
 from rookery.transport.ring import Rings, ring_specs
 
@@ -49,6 +51,27 @@ def test_rows_come_once_and_in_the_order_of_each_writer() -> None:
     assert [row[0] for row in taken if row[0] < 100] == list(range(10))
     assert [row[0] for row in taken if row[0] >= 100] == [100, 103, 106, 109]
     assert rings.take().shape == (0, 3)
+
+
+def test_more_episodes_than_a_ring_holds_come_with_their_update() -> None:
+    """A worker tells an update after its episodes; who hears must not wait for that."""
+    rings = HogwildRings(Rings(zeros(ring_specs(1, 4, 4))), Rings(zeros(ring_specs(1, 8, 2))))
+    tally = Tally(memory_of(1, OptimizerConfig()), rings, ())
+
+    def tell() -> None:
+        for number in range(50):
+            rings.episodes.push(0, np.array([number, 10.0]))
+        rings.updates.push(0, np.array([0.0, 1.0, 2.0]))
+
+    worker = threading.Thread(target=tell, daemon=True)
+    worker.start()
+    heard, patience = None, Patience(30.0)
+    while heard is None and not patience.over():
+        heard = tally.take()
+    worker.join(30.0)
+    assert heard is not None
+    assert heard.returns.tolist() == list(range(50))
+    assert tally.take() is None
 
 
 def test_a_full_ring_makes_its_writer_wait_and_loses_nothing() -> None:

@@ -154,6 +154,26 @@ def test_steps_over_the_vector_equal_those_of_torch_per_parameter(name: str) -> 
     assert float((flat.data - start).abs().min()) > 1e-4
 
 
+def test_weights_that_get_no_gradient_stay_where_they_are() -> None:
+    """Their averages sink to zero by numbers that are not normal."""
+    flat = FlatParams(nn.Linear(3, 1))
+    optimizer = FlatOptimizer(OptimizerConfig(name="rmsprop", alpha=0.5, eps=1e-8), flat)
+    flat.grad.fill_(1.0)
+    optimizer.step(0.1)
+    moved, average = flat.data.clone(), optimizer.state["square_avg"]
+    sizes = set()
+    for _ in range(160):
+        flat.zero_grad()
+        optimizer.step(0.1)
+        sizes.add(float(average[0]))
+    assert any(0.0 < size < 1e-38 for size in sizes)
+    assert float(average.max()) == 0.0
+    assert torch.equal(flat.data, moved)
+    flat.grad.fill_(1e-3)
+    optimizer.step(0.1)
+    torch.testing.assert_close(moved - flat.data, torch.full_like(moved, 0.1 * 2**0.5))
+
+
 def test_amsgrad_is_not_plain_adam() -> None:
     """The gate above would not see a forgotten maximum if gradients only grew."""
     ends = []

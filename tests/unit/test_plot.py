@@ -200,6 +200,7 @@ BAD = {
     "lr0.001 --x step": "invalid choice: 'step'",
     "lr0.001 --band rnge": "invalid choice",
     "lr0.001 --smooth 0": "--smooth: '0' is no number of records",
+    "lr0.001 --smooth 4": "4 records have no middle; give 5",
     "lr0.001 --smooth much": "give 1 or more, or auto",
     "lr0.001 --labels a,b": "--labels: 2 given for 1 curves",
     "lr0.001 --lable a": "did you mean '--labels'",

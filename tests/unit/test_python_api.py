@@ -400,3 +400,10 @@ def test_load_says_what_is_missing(tmp_path: Path, cartpole: Run) -> None:
         rookery.load(cartpole.path, "5")
     rookery.load(cartpole.path, "latest")
     rookery.load(cartpole.path / "checkpoints" / "latest")
+
+
+def test_a_run_keeps_its_algorithm_and_ranks_are_the_commands(cartpole: Run) -> None:
+    with pytest.raises(rookery.UserError, match="algo: a run keeps its own, ppo; train with a2c"):
+        rookery.resume(cartpole.path, algo="a2c")
+    with pytest.raises(rookery.UserError, match="use `mpiexec -n 4 rookery train"):
+        rookery.train("cartpole", engine="mpi")

@@ -104,6 +104,18 @@ def test_slots_are_contiguous_and_apart() -> None:
     assert queue.slot(1, 4) is queue.slot(1, 1)
 
 
+def test_those_are_missing_of_whom_nothing_waits() -> None:
+    now = stage(num_actors=2, batch=2)
+    assert now.source.missing() == [0, 1]
+    now.put(0, 1.0)
+    now.source.gather(0)
+    assert now.source.missing() == [1]
+    alone = stage(num_actors=1, batch=2)
+    alone.put(0, 1.0)
+    alone.source.gather(0)
+    assert alone.source.missing() == [0]  # half of the batch is its own, and it owes the rest
+
+
 def test_an_actor_with_full_slots_must_wait_until_one_is_taken() -> None:
     now = stage(slots=2)
     now.put(0, 1.0)

@@ -155,7 +155,7 @@ def server(life: int = 0, **settings: Any) -> tuple[ReplayServer, SlotSource]:
         )
     )
     built = ReplayServer(replay, RingSource(rings(), ENVS), slots, life=life)
-    return built, SlotSource(slots)
+    return built, SlotSource(slots, steps=np.zeros(1))
 
 
 def feed(of: ReplayServer, numbers: range, episodes: Array = NONE) -> None:

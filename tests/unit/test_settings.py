@@ -366,3 +366,22 @@ def test_types_in_words() -> None:
     assert describe(int | None) == "a whole number or null"
     assert describe(tuple[str, ...]) == "a list, each text"
     assert describe(dict[str, Any]) == "a mapping"
+
+
+@pytest.mark.parametrize("tags", ["2024", "v1,007", "no", "2024-05-01", "2024-13-01"])
+def test_tags_are_words_whatever_they_look_like(tags: str) -> None:
+    assert settings_from_flags("cartpole", {"tags": tags}).tags == tuple(tags.split(","))
+
+
+def test_a_recipe_is_no_setting() -> None:
+    with pytest.raises(UserError, match="recipe: name it as what to train"):
+        settings_from_flags("CartPole-v1", {"recipe": "pong"})
+    with pytest.raises(UserError, match="recipe: name it as what to train"):
+        settings_from_python("CartPole-v1", {"recipe": "pong"})
+
+
+def test_a_date_that_is_none_is_not_valid_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: 2024-13-01\n")
+    with pytest.raises(UserError, match="not valid YAML"):
+        settings_from_flags("cartpole", {"config": str(file)})

@@ -193,7 +193,7 @@ def test_the_score_is_what_eval_finds(cli: Cli, made: Path) -> None:
     result = json.loads(cli("eval", made, *words).out)
     assert result["length_mean"] == score["mean"]
     lengths = np.asarray(result["lengths"])
-    half = 1.96 * lengths.std(ddof=1) / np.sqrt(5)
+    half = 2.776 * lengths.std(ddof=1) / np.sqrt(5)
     assert score["ci95"] == pytest.approx([lengths.mean() - half, lengths.mean() + half])
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rookery.core.interval import half_width
 from rookery.runs.config import RunConfig
 
 Record = dict[str, Any]
@@ -17,7 +18,6 @@ MOST_POINTS = 1024
 """A curve of more is thinned: no terminal has room for them."""
 _RECENT = 8
 """Records by which the remaining time is estimated."""
-_Z95 = 1.96
 _WAIT_SUFFIX = "_wait_share"
 
 
@@ -92,9 +92,7 @@ class Story:
             return
         episodes = int(self.number_in(record, "eval/episodes") or 0)
         deviation = self.number_in(record, f"eval/{self.score_name}_std")
-        half = None
-        if deviation is not None and episodes > 1:
-            half = _Z95 * deviation / math.sqrt(episodes)
+        half = None if deviation is None else half_width(deviation, episodes)
         score = Score(int(record["eval/steps"]), mean, half, episodes)
         self.scores = [known for known in self.scores if known.steps != score.steps]
         self.scores.append(score)
