@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import logging
 import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -55,11 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _nobody_reads() -> bool:
     """Whether the reader of standard output went away, as in `rookery runs | head`."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    return False
+        number = sys.stdout.fileno()
+    except (OSError, ValueError):  # it is no file
+        return False
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    gone = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    return gone
 
 
 def _see_modules_here() -> None:

@@ -17,6 +17,8 @@ def half_width(deviation: float, num: int) -> float | None:
     if num < 2:
         return None
     freedom = num - 1
-    # Beyond the table within 0.001 of the quantile.
-    factor = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 1.96 + 2.4 / freedom
+    if freedom <= len(_STUDENT):
+        factor = _STUDENT[freedom - 1]
+    else:  # the first terms of its series
+        factor = 1.96 + 2.372 / freedom + 2.82 / freedom**2
     return factor * deviation / math.sqrt(num)

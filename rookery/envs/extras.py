@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +55,7 @@ def register(env_id: str) -> None:
         return
     try:
         for module in extra.seldom:
-            _load_when_used(module)
+            sys.modules.setdefault(module, _Later(module))
         importlib.import_module(extra.package)
         if extra.register is not None:
             load_object(extra.register, f"env.id={env_id}")()
@@ -65,15 +66,13 @@ def register(env_id: str) -> None:
         ) from error
 
 
-def _load_when_used(name: str) -> None:
-    """Let ``import name`` cost nothing before something of it is asked for."""
-    spec = importlib.util.find_spec(name) if name not in sys.modules else None
-    if spec is None or spec.loader is None:
-        return
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+class _Later(types.ModuleType):
+    """Stands for a module until something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 def wrapped(env_id: str, env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:

@@ -174,7 +174,7 @@ class CheckpointStore:
     def _directories(self) -> dict[int, Path]:
         """Checkpoints by steps; one set aside by an unfinished replacement counts as well."""
         found: dict[int, Path] = {}
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(OSError):
             for path in sorted(self.directory.iterdir()):  # '.old-1' sorts before '1', so '1' wins
                 steps = steps_of(path.name)
                 if steps is not None and path.is_dir():

@@ -44,8 +44,7 @@ def no_such_run(path: Path) -> UserError:
         return UserError(
             f"{path} is not a run directory but holds runs; give one, such as {several[0]}"
         )
-    there = os.path.exists(path)
-    what = "is not a run directory" if there else "does not exist, or may not be read"
+    what = "is not a run directory" if os.path.exists(path) else "does not exist"
     runs: list[str] = []
     with contextlib.suppress(OSError):
         runs = sorted(entry.name for entry in path.absolute().parent.iterdir() if is_run(entry))

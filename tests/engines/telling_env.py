@@ -38,6 +38,10 @@ def is_memory(number: str) -> bool:
     return "memfd:" in os.readlink(f"/proc/self/fd/{number}")
 
 
+def _handled(handler: Any) -> str:
+    return "heard" if callable(handler) else str(handler)
+
+
 def facts() -> dict[str, Any]:
     numbers = [number for number in os.listdir("/proc/self/fd") if is_open(number)]
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
@@ -48,7 +52,7 @@ def facts() -> dict[str, Any]:
         "links": [os.readlink(f"/proc/self/fd/{number}") for number in numbers],
         "memories": len({os.fstat(int(n)).st_ino for n in numbers if is_memory(n)}),
         "std": [os.readlink(f"/proc/self/fd/{number}") for number in range(3)],
-        "signals": [str(signal.getsignal(number)) for number in signals],
+        "signals": [_handled(signal.getsignal(number)) for number in signals],
         "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "threads": re.findall(r"_threads\(\) : (\d+)", torch.__config__.parallel_info()),
         "environment": {name: os.environ.get(name) for name in THREADS},

@@ -17,7 +17,7 @@ from tests.faults.test_local_faults import WORLD
 SETTINGS: dict[str, Any] = {
     "algo": "dqn",
     "dqn": {"learning_starts": 1_000, "capacity_steps": 5_000},
-    "env": {"num_envs": 4},
+    "env": {"num_envs": 4, "kwargs": {"step_secs": 0.001}},
     "eval": {"episodes": 0},
     "log_every": 100,
 }

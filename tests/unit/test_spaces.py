@@ -212,5 +212,5 @@ def test_mask_leaves() -> None:
     with pytest.raises(UserError, match="has no choices"):
         mask_leaf(spaces.Box(-1, 1))
     taken = obs_plan(spaces.Dict({ACTION_MASK: spaces.MultiBinary(2)}))
-    with pytest.raises(UserError, match="rename that entry"):
+    with pytest.raises(UserError, match="rename the entry"):
         carried_leaves(taken, spaces.Discrete(2), masked=True)
