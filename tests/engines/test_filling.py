@@ -31,7 +31,9 @@ def test_a_run_of_fewer_steps_than_learning_starts_ends_and_goes_on(
     assert first.finish.updates == 0
     assert 300 <= first.finish.steps < 1_000
     records = read_metrics(first.path / "metrics.jsonl")
-    assert [record["steps"] // 100 for record in records][:3] == [1, 2, 3]
+    assert records[0]["updates"] == 0
+    if engine == "inline":  # elsewhere the learner looks a few times a second
+        assert [record["steps"] // 100 for record in records] == [1, 2, 3]
     assert load_checkpoint(first.path).steps == first.finish.steps
     again = rookery.resume(first.path, steps=1_500)
     assert again.finish.updates > 0

@@ -95,7 +95,7 @@ COMMON = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("core", [pytest.param("none", marks=pytest.mark.long), "gru"])
 def test_ranks_of_sync_learn_what_one_thread_learns_to_the_bit(tmp_path: Path, core: str) -> None:
     settings = [*COMMON, "--policy.core", core, "--ppo.rollouts_per_update", "2"]
     code, said = job(3, "train", *settings, "--run", str(tmp_path / "mpi"))
@@ -108,7 +108,7 @@ def test_ranks_of_sync_learn_what_one_thread_learns_to_the_bit(tmp_path: Path, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", [pytest.param("none", marks=pytest.mark.long), "lstm"])
 def test_ranks_of_allreduce_learn_what_processes_learn_to_the_bit(
     tmp_path: Path, core: str
 ) -> None:

@@ -51,7 +51,7 @@ def quadratic_worker(
     )
 
 
-@pytest.mark.parametrize("killed", [0, 2])
+@pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_many_writers_without_a_lock_reach_the_optimum(killed: int) -> None:
     num_workers, steps = 6, 1500
     arena = SharedArena.create(quadratic.specs(num_workers))

@@ -80,7 +80,7 @@ FREE = ("--replay.lockstep", "false")
     [
         (("--learners", "1"), "learner-0"),
         (("--learners", "2"), "learner-1"),
-        (("--learners", "2", *FREE), "learner-0"),
+        pytest.param(("--learners", "2", *FREE), "learner-0", marks=pytest.mark.long),
         (("--learners", "2", *FREE), "learner-1"),
     ],
 )
@@ -104,7 +104,9 @@ def test_a_killed_driver_leaves_nobody(run: Path) -> None:
     p.until(lambda: not p.members(run), "the children to die", timeout_secs=10)
 
 
-@pytest.mark.parametrize("flags", [(), ("--learners", "2", *FREE)])
+@pytest.mark.parametrize(
+    "flags", [pytest.param((), marks=pytest.mark.long), ("--learners", "2", *FREE)]
+)
 def test_ctrl_c_ends_with_a_checkpoint_and_it_resumes(run: Path, flags: tuple[str, ...]) -> None:
     process = trained(run, "--steps", "1000000", *flags)
     process.send_signal(signal.SIGINT)
