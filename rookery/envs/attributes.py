@@ -38,7 +38,7 @@ def snapshot_attributes(
         if isinstance(value, np.random.Generator):
             generators[name] = generator_state(value)
         elif isinstance(value, np.ndarray) and _saved(value):
-            if any(np.shares_memory(value, other) for other in found):
+            if any(np.may_share_memory(value, other) for other in found):
                 return None  # a copy of each would no longer be the same memory
             found.append(value)
             arrays[name] = value.copy()

@@ -15,20 +15,15 @@ from typing import Any
 
 import pytest
 
-import rookery
 from rookery.cli.doctor import narrow_lines, plain_lines, verdict
 from rookery.cli.main import main
 from rookery.cli.settings import settings_from_flags
-from rookery.core.errors import UserError
-from rookery.doctor import limits, machine, numerics, parts, precision, recipe, storage, threads
+from rookery.doctor import limits, machine, numerics, parts, recipe, storage
 from rookery.doctor.cgroup import Cgroup
 from rookery.doctor.finding import Finding, Wanted, note, ok, problem, size, warning
-from rookery.doctor.precision import computable, faster_precision
 from rookery.doctor.probe import try_out
 from rookery.doctor.report import Group, Report, answer, examine
-from rookery.nets.policy import PolicyConfig
 from rookery.programs.formations import build_program
-from rookery.runs.trained import find_trained
 
 pytestmark = pytest.mark.slow
 
@@ -300,82 +295,6 @@ def test_enough_open_files_are_fine() -> None:
     assert level == "ok"
 
 
-# ---- threads
-
-
-def test_the_budget_of_a_recipe() -> None:
-    flags = ("engine", "local", "actors", "3")
-    fits = one(threads.budget(wanting(*flags), 8, {}), "threads")
-    assert (fits.level, fits.text) == ("ok", "actor x3 1, learner 1, evaluator 1: 5 for 8 cores")
-    turns = one(threads.budget(wanting(*flags), 4, {}), "threads")
-    assert turns.level == "note"
-    crowded = one(threads.budget(wanting(*flags), 2, {}), "threads")
-    assert (crowded.level, crowded.remedy) == ("warning", "--actors 2")
-    learner = ("engine", "local", "sync.learner_threads", "6")
-    assert one(threads.budget(wanting(*learner), 4, {}), "threads").remedy == (
-        "--sync.learner_threads 4"
-    )
-    alone = one(threads.budget(wanting(), 2, {}), "threads")
-    assert (alone.level, alone.text) == ("ok", "one process takes turns, with 1 for 2 cores")
-    assert one(threads.budget(ANY, 2, {}), "threads").level == "ok"
-
-
-@pytest.mark.parametrize(
-    ("flags", "level", "said", "remedy"),
-    [
-        ("formation allreduce engine local workers 8", "warning", "worker alone", "--workers 2"),
-        (
-            "formation hogwild engine local workers 2 hogwild.worker_threads 4",
-            "warning",
-            "worker alone has too many",
-            "--hogwild.worker_threads 1",
-        ),
-        (
-            "formation allreduce allreduce.worker_threads 16",
-            "warning",
-            "one process takes turns, with 16",
-            "--allreduce.worker_threads 2",
-        ),
-        (
-            "algo impala formation async async.threads true actors 8",
-            "warning",
-            "actor alone has too many",
-            "--actors 2",
-        ),
-        (
-            "algo impala formation async engine local actors 2",
-            "note",
-            "4 for 2 cores; they share the cores",
-            "",
-        ),
-        (
-            "formation allreduce engine local workers 2",
-            "note",
-            "3 for 2 cores; not all work all the time",
-            "",
-        ),
-        (
-            "env.id ALE/Pong-v5 env.atari.num_threads 4",
-            "warning",
-            "with 4 for 2 cores",
-            "--env.atari.num_threads 2",
-        ),
-    ],
-)
-def test_the_remedy_is_of_the_role_that_has_too_many(
-    flags: str, level: str, said: str, remedy: str
-) -> None:
-    found = one(threads.budget(wanting(*flags.split()), 2, {}), "threads")
-    assert (found.level, found.remedy) == (level, remedy)
-    assert said in found.text
-
-
-def test_a_setting_of_openmp_is_told() -> None:
-    assert "is not set" in one(threads.budget(ANY, 2, {}), "OpenMP").text
-    many = one(threads.budget(ANY, 2, {"OMP_NUM_THREADS": "64"}), "OpenMP")
-    assert many.level == "note"
-
-
 # ---- numerics
 
 
@@ -414,6 +333,12 @@ def test_a_graphics_processor_is_named() -> None:
 def test_a_probe_that_hangs_is_given_up() -> None:
     tried = try_out("import signal; signal.pause()", timeout_secs=0.3)
     assert tried.fate.startswith("no answer")
+
+
+def test_bf16_that_was_asked_for_and_is_not_there_is_a_problem() -> None:
+    asked = wanting("policy.precision", "bf16")
+    found = one(numerics.arithmetic(asked, FP32 + DIE % "SIGILL"), "bf16")
+    assert (found.level, found.remedy) == ("problem", "--policy.precision auto")
 
 
 # ---- parts
@@ -593,64 +518,3 @@ def test_sizes_read_well() -> None:
 def test_signals_are_named() -> None:
     assert try_out(DIE % "SIGILL").code == -signal.SIGILL
     assert answer(machine.system, ANY)[0].name == "system"
-
-
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [
-        ("print('{\"fp32\": 2.0}'); print('{\"bf16\": 1.0}')", "bf16"),
-        ("print('{\"fp32\": 1.0}'); print('{\"bf16\": 0.95}')", "fp32"),
-        ("print('{\"fp32\": 1.0}', flush=True); import os; os.kill(os.getpid(), 4)", "fp32"),
-        ("raise SystemExit(1)", "fp32"),
-    ],
-    ids=["faster", "hardly faster", "illegal instruction", "fails"],
-)
-def test_bf16_is_chosen_only_where_it_works_and_is_clearly_faster(code: str, found: str) -> None:
-    assert faster_precision(code) == found
-
-
-NO_BF16 = "print('{\"fp32\": 1.0}', flush=True); import os; os.kill(os.getpid(), 4)"
-
-
-def test_what_this_processor_does_not_have_is_computed_in_fp32(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    config = PolicyConfig(precision="bf16")
-    assert computable(config, "pong", "print('{\"bf16\": 1.0}')") == config
-    assert not caplog.messages
-    assert computable(config, "pong", NO_BF16).precision == "fp32"
-    assert "pong computed in bf16, which this machine cannot (illegal instruction)" in caplog.text
-    assert computable(PolicyConfig(precision="fp32"), "pong", "not even tried").precision == "fp32"
-
-
-def test_bf16_that_was_asked_for_and_is_not_there_is_a_problem() -> None:
-    asked = wanting("policy.precision", "bf16")
-    found = one(numerics.arithmetic(asked, FP32 + DIE % "SIGILL"), "bf16")
-    assert (found.level, found.remedy) == ("problem", "--policy.precision auto")
-
-
-def test_a_run_of_a_machine_with_bf16_is_played_and_goes_on_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The run says bf16; here, that ends the process that tries."""
-    settings: dict[str, Any] = {"env": {"num_envs": 2}, "eval": {"episodes": 0}}
-    run = rookery.train(
-        "cartpole", steps=256, run=tmp_path / "run", ppo={"rollout_steps": 32}, **settings
-    )
-    file = run.path / "config.yaml"
-    file.write_text(file.read_text().replace("precision: fp32", "precision: bf16"))
-    assert "bf16" in file.read_text()
-    monkeypatch.setattr(precision, "try_out", lambda code, secs: try_out(NO_BF16))
-    assert find_trained(run.path).policy.config.precision == "fp32"
-    rookery.resume(run.path, steps=512)
-    assert caplog.text.count("computed in bf16, which this machine cannot") == 2
-    assert "fp32" in file.read_text()
-    with pytest.raises(UserError, match="cannot compute in bf16"):
-        rookery.train(
-            "cartpole", steps=256, run=tmp_path / "new", policy={"precision": "bf16"}, **settings
-        )
-    assert not (tmp_path / "new").exists()
-
-
-def test_the_real_probe_of_precision_gives_an_answer() -> None:
-    assert faster_precision() in ("fp32", "bf16")
