@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-from pathlib import Path
 from typing import Any
 
 from rookery.core.errors import EnvironmentFault, RunFailed, StopRun
@@ -29,7 +28,7 @@ from rookery.programs.graph import Program
 from rookery.programs.validate import validate
 from rookery.roles.build import probe
 from rookery.roles.pulse import secs_in_env
-from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.checkpoint import LATEST, CheckpointStore
 from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.directory import RunDirectory
 from rookery.runs.session import Outcome
@@ -82,10 +81,10 @@ def _check_cores(program: Program) -> None:
             )
 
 
-def _latest(run: RunDirectory) -> Path | None:
-    """The newest checkpoint that is there, of whichever sitting."""
-    store = CheckpointStore(run.checkpoints)
-    return store.find("latest") if store.steps_available() else None
+def _latest(run: RunDirectory) -> str | None:
+    """The name of the newest checkpoint that is there, of whichever sitting, whole or not."""
+    link = run.checkpoints / LATEST
+    return os.readlink(link) if link.is_symlink() else None
 
 
 class _Driver:
