@@ -290,8 +290,8 @@ class Schema:
 
     def _named(self, error: UserError) -> UserError:
         """Components call themselves algo and formation; people know them by their names."""
-        text = re.sub(r"^algo\.", f"{self.block}.", str(error))
-        return type(error)(re.sub(r"^formation\.", f"{self.formation}.", text))
+        text = re.sub(r"(?<![\w./])algo\.(?=\w)", f"{self.block}.", str(error))
+        return type(error)(re.sub(r"(?<![\w./])formation\.(?=\w)", f"{self.formation}.", text))
 
 
 def drop_other_blocks(tree: Tree, algo: str, formation: str) -> Tree:

@@ -104,6 +104,8 @@ class _Driver:
         self.keeper = next(name for name in KEEPERS if program.has(name))
         self.fleet = Fleet(job.run, nursery)
         self.evaluating: list[int] = []
+        self.snapshots: list[int] = []
+        """Steps at which replay was told to save itself since the fleet was launched."""
         self.attention = Attention()
         self.latest_before = _latest(job.run)
 
@@ -123,6 +125,7 @@ class _Driver:
             "resume": str(resume.path.absolute()) if resume is not None else None,
             "start_steps": resume.steps if resume is not None else 0,
             "init_from": str(self.job.init_from.path.absolute()) if self.job.init_from else None,
+            "snapshots": [],
             "tell_episodes": self.job.callbacks.on_episode is not None,
         }
         for node in self.program.nodes:
@@ -181,6 +184,7 @@ class _Driver:
             self.fleet.tell(self.keeper, "evaluation", **message)
             self._call(callbacks.on_evaluation, {"steps": message["steps"]} | message["summary"])
         elif kind == "snapshot":
+            self.snapshots.append(message["steps"])
             self.fleet.tell("replay", "snapshot", **message)
         elif kind == "record":
             for told in callbacks.on_record:
@@ -305,6 +309,7 @@ class _Driver:
         self.wiring.counters[RESTARTS] = self.restarts
         self.fleet.kill(member)
         member.life += 1
+        member.order["snapshots"] = self.snapshots
         self.fleet.launch(member)
         if member.role == "evaluator" and member.control is not None:
             for steps in self.evaluating:
@@ -316,6 +321,7 @@ class _Driver:
         if self.nursery.code is not None:
             self.nursery.restart()
         self.evaluating.clear()
+        self.snapshots.clear()
         self.stopping = False  # who was told to stop is gone
         self.updates = 0
         self.launch(self._newest())

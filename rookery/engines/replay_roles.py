@@ -150,21 +150,19 @@ def _follow_apart(learner: FreeLearner, listener: Listener) -> None:
 
 
 def _restore(replay: Replay, store: ReplayStore | None, order: Order) -> None:
-    """Go on from the newest snapshot there is, and say what is lost."""
-    life, begun = order["life"], order["start_steps"]
-    if not life and not begun:
+    """Go on from the newest snapshot that is of this past, and say what is lost."""
+    begun = order["start_steps"]
+    if not order["life"] and not begun:
         return
-    found = store.available() if store is not None else []
-    # A fleet that goes back to a checkpoint does not know what came after it.
-    found = [steps for steps in found if life or steps <= begun]
-    if store is None or not found:
+    found = None if store is None else store.newest(until=begun, since=order["snapshots"])
+    if store is None or found is None:
         _LOG.warning("no snapshot of the replay: it is filled anew before learning goes on")
         return
-    replay.load(store, found[-1])
+    replay.load(store, found)
     _LOG.warning(
         "replay goes on with %d steps from its snapshot at step %d; what was put after it is lost",
         replay.table.num_steps,
-        found[-1],
+        found,
     )
 
 

@@ -87,6 +87,12 @@ class ReplayStore:
             int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdigit()
         )
 
+    def newest(self, until: int, since: Collection[int] = ()) -> int | None:
+        """Steps of the newest snapshot of this past: up to ``until``, where it began, or among
+        those written ``since``; others beyond may be of another future of the same checkpoint."""
+        past = [steps for steps in self.available() if steps <= until or steps in since]
+        return past[-1] if past else None
+
     def prune(self, keep: Collection[int]) -> None:
         """Remove all snapshots but those of ``keep``, and the files that only they had."""
         named = set()

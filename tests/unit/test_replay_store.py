@@ -67,6 +67,18 @@ def test_a_snapshot_is_the_table_and_goes_on_like_it(tmp_path: Path) -> None:
     assert same(mine, theirs)
 
 
+def test_snapshots_of_another_future_are_not_taken(tmp_path: Path) -> None:
+    store, mine = ReplayStore(tmp_path), table()
+    assert store.newest(until=1_000) is None
+    for steps in (100, 200, 300):
+        fill(mine, 10)
+        store.save(steps, mine, {})
+    assert store.newest(until=250) == 200, "a run that went back to 200 does not know of 300"
+    assert store.newest(until=200, since=[300]) == 300, "unless it wrote that itself"
+    assert store.newest(until=200, since=[400]) == 200, "nor is there what was not written"
+    assert store.newest(until=50) is None
+
+
 def test_only_what_changed_is_written_again(tmp_path: Path) -> None:
     store, mine = ReplayStore(tmp_path), table()
     fill(mine, 4000)

@@ -332,6 +332,11 @@ def test_an_empty_file_says_what_is_missing(tmp_path: Path) -> None:
         ("cartpole", {"a2c": {"gamma": 1}}, "this run uses algo ppo; choose algo a2c"),
         ("cartpole", {"seed": "x"}, "--seed: must be a whole number, got 'x'"),
         ("cartpole", {"engine": "locla"}, "did you mean 'local'?"),
+        (
+            "dqn-cartpole",
+            {"dqn": {"learning_starts": 60_000}},
+            "dqn.learning_starts: 60000 is more than dqn.capacity_steps, 50000",
+        ),
     ],
 )
 def test_bad_python_settings(what: str, given: dict[str, Any], says: str) -> None:
