@@ -2,9 +2,9 @@
 
     python docs/make/curves.py [NAME ...] [--jobs N]
 
-It uses the commands that the pages show: ``rookery train --seeds 3`` and ``rookery plot``. Runs stay
-in ``runs/curves``; those that are there are drawn and not trained again. Without a name, all are made
-that take minutes; those of MinAtar take hours.
+It uses the commands that the pages show: ``rookery train --seeds 3`` and ``rookery plot``. Runs
+stay in ``runs/curves``; those that are there are drawn and not trained again. Without a name, all
+are made that take minutes; those of MinAtar take hours.
 """
 
 from __future__ import annotations
