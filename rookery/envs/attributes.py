@@ -1,7 +1,12 @@
 """The state of a vector environment that keeps all of it in plain attributes.
 
 Gymnasium's own NumPy vector environments do: arrays, numbers and a random generator. Then the
-attributes are the state, and saving them lets a run continue exactly.
+attributes are the state, and saving them lets a run continue exactly. Those that never changed
+since the environment was made are its settings: a run that is resumed with others has those::
+
+    made = values_of(env)                                # before anything else
+    arrays, data = snapshot_attributes(env, made)
+    restore_attributes(another, arrays, data, made_of_another)
 """
 
 from __future__ import annotations
@@ -21,8 +26,21 @@ _CONSTANTS = (gym.Space, EnvSpec, Enum, type, types.FunctionType, types.BuiltinF
 """Attributes of these types describe the environment; they do not change as it runs."""
 
 
+Values = dict[str, Any]
+
+
+def values_of(env: gym.vector.VectorEnv[Any, Any, Any]) -> Values:
+    """The attributes that are single values: numbers, names, None."""
+    kinds = (bool, int, float, str, np.generic)
+    return {
+        name: value
+        for name, value in vars(env).items()
+        if value is None or (isinstance(value, kinds) and not isinstance(value, _CONSTANTS))
+    }
+
+
 def snapshot_attributes(
-    env: gym.vector.VectorEnv[Any, Any, Any],
+    env: gym.vector.VectorEnv[Any, Any, Any], made: Values
 ) -> tuple[Arrays, dict[str, Any]] | None:
     """Arrays and JSON data of every attribute, or None if one holds what cannot be saved."""
     if env.unwrapped is not env:
@@ -49,7 +67,17 @@ def snapshot_attributes(
             plain[name] = value
         else:
             return None
-    return arrays, {"plain": plain, "generators": generators, "numbers": numbers}
+    settings = [name for name, value in values_of(env).items() if _same(made, name, value)]
+    return arrays, {
+        "plain": plain,
+        "generators": generators,
+        "numbers": numbers,
+        "settings": settings,
+    }
+
+
+def _same(made: Values, name: str, value: Any) -> bool:
+    return name in made and type(made[name]) is type(value) and bool(made[name] == value)
 
 
 def _saved(value: Array) -> bool:
@@ -58,7 +86,7 @@ def _saved(value: Array) -> bool:
 
 
 def restore_attributes(
-    env: gym.vector.VectorEnv[Any, Any, Any], arrays: Arrays, data: dict[str, Any]
+    env: gym.vector.VectorEnv[Any, Any, Any], arrays: Arrays, data: dict[str, Any], made: Values
 ) -> None:
     """Put ``env`` back to what :func:`snapshot_attributes` saw. It must have been reset once."""
     for name, value in data["plain"].items():
@@ -71,3 +99,6 @@ def restore_attributes(
             setattr(env, name, array.item() if is_float else array[()])
     for name, state in data["generators"].items():
         restore_generator(getattr(env, name), state)
+    for name in data.get("settings", ()):
+        if name in made:
+            setattr(env, name, made[name])

@@ -21,7 +21,7 @@ from rookery.core.errors import EnvironmentFault, UserError
 from rookery.core.seeding import seed_of
 from rookery.core.spec import ACTION_MASK, Array, Arrays, LeafSpec, LeafSpecs
 from rookery.envs import faults
-from rookery.envs.attributes import restore_attributes, snapshot_attributes
+from rookery.envs.attributes import restore_attributes, snapshot_attributes, values_of
 from rookery.envs.spaces import (
     LeafError,
     action_leaf,
@@ -53,6 +53,7 @@ class NativeVector:
         seed_for: Callable[[int], int] | None = None,
     ) -> None:
         self._env = env
+        self._made = values_of(env)
         self._seed_for = seed_for
         self._name = config.id
         self._check = config.check
@@ -178,7 +179,7 @@ class NativeVector:
         if hasattr(self._env, "set_state"):
             self._env.set_state({name: array.copy() for name, array in own.items()})
         else:
-            restore_attributes(self._env, own, data["env"])
+            restore_attributes(self._env, own, data["env"], self._made)
         self._obs = {n[4:]: array.copy() for n, array in arrays.items() if n.startswith("obs/")}
         self._resets_next = arrays["resets_next"].astype(np.bool_)
         self._any_reset_next = bool(self._resets_next.any())
@@ -188,7 +189,7 @@ class NativeVector:
         if hasattr(self._env, "get_state"):
             state = self._env.get_state()
             return {name: np.array(array) for name, array in state.items()}, {}
-        return snapshot_attributes(self._env)
+        return snapshot_attributes(self._env, self._made)
 
     # The three autoreset modes: each completes ``out`` for the rows that ended.
 

@@ -507,6 +507,29 @@ def test_a_state_of_another_backend_is_refused() -> None:
         three.load_state_dict(*mine)
 
 
+def test_a_resumed_vector_keeps_its_place_and_has_its_own_settings() -> None:
+    def cartpole(limit: int) -> VectorEnv:
+        kwargs = {"max_episode_steps": limit}
+        config = EnvConfig(id="CartPole-v1", backend="native", kwargs=kwargs)
+        return make_vector(config, run_seed=0, num_envs=1)
+
+    longer, shorter = cartpole(20), cartpole(8)
+    longer.reset()
+    for step in range(5):
+        longer.step(np.array([step % 2]))
+    saved = longer.state_dict()
+    assert saved is not None
+    shorter.load_state_dict(*saved)
+    ends = {"longer": longer, "shorter": shorter}
+    lengths = {}
+    for name, envs in ends.items():
+        step, cut = 5, False
+        while not cut:
+            cut, step = bool(envs.step(np.array([step % 2])).truncated[0]), step + 1
+        lengths[name] = step
+    assert lengths == {"longer": 20, "shorter": 8}
+
+
 def test_a_vector_of_other_objects_cannot_be_saved() -> None:
     envs = sync_native(AutoresetMode.NEXT_STEP, EnvConfig(id=TOY), 2)
     envs.reset()
