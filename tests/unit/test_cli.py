@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,16 +82,21 @@ def run_copy(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def in_process(*words: str, cwd: Path, **changes: Any) -> subprocess.Popen[str]:
-    """A command in a process of its own."""
-    return subprocess.Popen(
+@contextmanager
+def in_process(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command in a process of its own, which does not outlive the block."""
+    with subprocess.Popen(
         [sys.executable, "-m", "rookery", *words],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | changes,
-    )
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def status_of(run: Path) -> Any:
@@ -546,7 +552,7 @@ def make():
 """
 
 
-def wait_for(path: Path, secs: float = 60.0) -> None:
+def wait_for(path: Path, secs: float = 180.0) -> None:
     deadline = time.monotonic() + secs
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not appear"
@@ -558,10 +564,10 @@ def wait_for(path: Path, secs: float = 60.0) -> None:
 def test_one_signal_ends_properly(
     number: signal.Signals, code: int, tmp_path: Path, cli: Cli
 ) -> None:
-    child = in_process(*ENDLESS, "--run", "r", cwd=tmp_path)
-    wait_for(tmp_path / "r" / "metrics.jsonl")
-    child.send_signal(number)
-    _, err = child.communicate(timeout=60)
+    with in_process(*ENDLESS, "--run", "r", cwd=tmp_path) as child:
+        wait_for(tmp_path / "r" / "metrics.jsonl")
+        child.send_signal(number)
+        _, err = child.communicate(timeout=60)
     assert child.returncode == code, err
     assert "ending with a checkpoint" in err
     assert "Traceback" not in err
@@ -574,15 +580,15 @@ def test_one_signal_ends_properly(
 @pytest.mark.slow
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     (tmp_path / "slow_world.py").write_text(SLOW_WORLD)
-    child = in_process("train", "slow_world:make", "--run", "r", cwd=tmp_path)
-    wait_for(tmp_path / "r" / "status.json")
-    time.sleep(2.0)
-    child.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    assert child.poll() is None, "the first waits for the rollout"
-    child.send_signal(signal.SIGINT)
-    asked = time.monotonic()
-    _, err = child.communicate(timeout=60)
+    with in_process("train", "slow_world:make", "--run", "r", cwd=tmp_path) as child:
+        wait_for(tmp_path / "r" / "status.json")
+        time.sleep(2.0)
+        child.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert child.poll() is None, "the first waits for the rollout"
+        child.send_signal(signal.SIGINT)
+        asked = time.monotonic()
+        _, err = child.communicate(timeout=60)
     assert time.monotonic() - asked < 4.0
     assert child.returncode == 130, err
     assert "Traceback" not in err
