@@ -65,6 +65,8 @@ def _run(job: Job) -> Finish:
     )
     try:
         restore(job, learner, session)
+        if job.resume is not None and isinstance(learner, WithReplay):
+            learner.leave_episodes(actors)
         with Interrupt() as interrupt:
             _loop(actors, learner, session, interrupt, turns)
             session.finish(lambda: _parts(actors, learner))
@@ -130,11 +132,7 @@ def _loop(
     evaluate_pending(session, learner, interrupt, turns.evaluator)
     while session.outcome is None:
         with turns.of("actor"):
-            for actor in actors:
-                while actor.ready() and session.outcome is None:
-                    actor.step()
-                    if isinstance(learner, ReplayLearner) and learner.source.filling():
-                        _fill(learner, session, interrupt)
+            _act(actors, learner, session, interrupt)
         if not learner.ready():
             if not any(actor.ready() for actor in actors):
                 raise RuntimeError("no role can go on: the program is not wired as a cycle")
@@ -145,6 +143,23 @@ def _loop(
         evaluate_pending(session, learner, interrupt, turns.evaluator)
         if interrupt.requested:
             session.stop("interrupted", interrupt.reason)
+
+
+def _act(actors: Actors, learner: AnyLearner, session: Session, interrupt: Interrupt) -> None:
+    """Each actor in turn, again and again until none may go on; with replay, which may take steps
+    for ever, until there is a batch."""
+    going = True
+    while going:
+        going = False
+        for actor in actors:
+            if session.outcome is not None or not actor.ready():
+                continue
+            actor.step()
+            going = True
+            if isinstance(learner, ReplayLearner) and learner.source.filling():
+                _fill(learner, session, interrupt)
+        if isinstance(learner, ReplayLearner) and learner.ready():
+            return
 
 
 def _fill(learner: ReplayLearner, session: Session, interrupt: Interrupt) -> None:

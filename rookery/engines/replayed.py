@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,7 @@ def build_replayed(
             config,
             signature,
             replica,
-            sink=ends,
+            sink=TurnSink(ends, replica, formation.num_actors),
             params=cell,
             start_steps=start_steps(replica),
         )
@@ -205,6 +205,31 @@ class DirectEnds:
         """In one thread nobody moves meanwhile."""
 
 
+class TurnSink:
+    """One actor's end of replay: in one thread actors take turns, else the first that asks would
+    put all that replay takes."""
+
+    def __init__(self, ends: DirectEnds, replica: int, num_actors: int) -> None:
+        self.ends, self.replica, self.num_actors = ends, replica, num_actors
+
+    def can_put(self) -> bool:
+        """Whether replay takes more, and from this actor."""
+        replay = self.ends.replay
+        turn = replay.puts // replay.config.rollout_steps % self.num_actors
+        return turn == self.replica and self.ends.can_put()
+
+    def put(self, steps: Steps, episodes: Array) -> None:
+        """Into the table."""
+        self.ends.put(steps, episodes)
+
+    def total_steps(self) -> int:
+        """What the table counted."""
+        return self.ends.total_steps()
+
+    def wait(self, timeout_secs: float) -> None:
+        """In one thread nobody moves meanwhile."""
+
+
 class WithReplay(ReplayLearner):
     """A learner in one thread with its replay, which is saved with it unless there is no store."""
 
@@ -229,6 +254,12 @@ class WithReplay(ReplayLearner):
         else:
             _LOG.warning("no snapshot of the replay: it is filled anew before learning goes on")
             self.replay.steps = self.steps
+
+    def leave_episodes(self, actors: Iterable[Explorer]) -> None:
+        """No sequence goes on with the steps of an episode that it did not begin in."""
+        for actor in actors:
+            if len(begun := actor.begun_anew()):
+                self.replay.table.abandon(begun)
 
 
 def snapshot_part(steps: int) -> dict[str, State]:

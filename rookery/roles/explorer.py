@@ -76,6 +76,7 @@ class Explorer:
         self.pulse = pulse or Pulse()
         self.lane = Lane(envs, policy, policy.device, self.pulse)
         self._seen: Arrays = {}
+        self._begun_anew = np.ones(len(streams), np.bool_)
         self.curiosity = curiosity_of(config, policy, streams, rng)
 
     def ready(self) -> bool:
@@ -198,9 +199,14 @@ class Explorer:
         data = saved.data | {"rng": generator_state(self.rng)}
         return State({**saved.arrays, **arrays}, data)
 
+    def begun_anew(self) -> Array:
+        """Streams whose episodes are new: all, unless a state was loaded that could repeat them."""
+        return self.streams[self._begun_anew]
+
     def load_state(self, saved: State) -> None:
         """Go on from :meth:`save_state`."""
         self.lane.load_state(saved)
+        self._begun_anew = self.lane.envs.lost_episodes.copy()
         self.curiosity.load(group(saved, _CURIOSITY))
         restore_generator(self.rng, saved.data["rng"])
 

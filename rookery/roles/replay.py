@@ -96,6 +96,8 @@ class Replay:
         self.rng = rng
         self.steps = 0
         """Environment steps put so far in the run."""
+        self.puts = 0
+        """How often an actor put steps; of actors in one thread it tells whose turn is next."""
         self.episodes: list[Array] = []
         """Return, length and info of each episode that ended since :meth:`take_episodes`."""
         self._blind = replace(spec, obs={})
@@ -111,6 +113,7 @@ class Replay:
         valid = len(steps.stream) if steps.valid is None else np.count_nonzero(steps.valid)
         self.limiter.record_put(int(valid))
         self.steps += int(valid)
+        self.puts += 1
         if self.config.actor_priorities and len(keys):
             self._rank(keys)
         if len(episodes):
@@ -162,6 +165,7 @@ class Replay:
             "limiter": self.limiter.state_dict(),
             "rng": generator_state(self.rng),
             "steps": self.steps,
+            "puts": self.puts,
             "episodes": episodes,
         }
 
@@ -176,5 +180,5 @@ class Replay:
         self.table.load_state_dict(arrays, table)
         self.limiter.load_state_dict(data["limiter"])
         restore_generator(self.rng, data["rng"])
-        self.steps = data["steps"]
+        self.steps, self.puts = data["steps"], data.get("puts", 0)
         self.episodes = [np.array(data["episodes"])] if data["episodes"] else []

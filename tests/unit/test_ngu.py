@@ -273,7 +273,7 @@ def test_nested_blocks_keep_the_algorithms_defaults() -> None:
     config = settings_from_python("rookery/Maze-v0", given).algo_config
     assert isinstance(config, Agent57Config)
     assert (config.family.num_arms, config.family.choice) == (6, "bandit")
-    with pytest.raises(UserError, match=r"discounts must fall from algo.gamma, 0.5"):
+    with pytest.raises(UserError, match=r"discounts must fall from ngu.gamma, 0.5"):
         settings_from_python("rookery/Maze-v0", {"algo": "ngu", "ngu": {"gamma": 0.5}})
 
 
