@@ -79,3 +79,12 @@ LeafSpecs = Mapping[str, LeafSpec]
 def zeros(specs: Mapping[str, ArraySpec]) -> Arrays:
     """Allocate ordinary memory for ``specs``."""
     return {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs.items()}
+
+
+MAX_CHANNELS = 16
+"""An image's last axis up to this size, and not larger than its first, is taken for channels."""
+
+
+def channels_are_last(shape: tuple[int, ...]) -> bool:
+    """Whether images of ``shape`` are ``[..., H, W, C]``, not ``[..., C, H, W]``."""
+    return shape[-1] <= MAX_CHANNELS and shape[-1] <= shape[-3]

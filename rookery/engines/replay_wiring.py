@@ -20,7 +20,6 @@ from rookery.params.flat import FlatParams
 from rookery.params.hogwild import HogwildMemory, hogwild_specs
 from rookery.params.sharded import Shards, shard_specs
 from rookery.params.shared_memory import param_specs
-from rookery.programs.formations import ReplayConfig
 from rookery.roles.build import build_policy
 from rookery.roles.explorer import Explorer
 from rookery.roles.free_learner import FreeLearner
@@ -34,8 +33,6 @@ from rookery.transport.shared_memory import SharedArena
 from rookery.transport.step_rings import RingSink, RingSource, StepRings, step_ring_specs
 from rookery.transport.wake import Wake
 
-BATCHES_READY = 2
-"""Batches that replay keeps ready while the learner learns from another."""
 MIN_RING_SLOTS = 4
 WORDS_BYTES = 4096
 """Room for what learners tell each other: metrics, the number of a slot."""
@@ -86,7 +83,7 @@ class ReplayWiring(Wiring):
         flat = FlatParams(policy)
         slots = sample_slot_specs(
             spec,
-            num_slots=_num_slots(formation),
+            num_slots=formation.num_slots,
             num_steps=algo.sequence.num_steps,
             batch_size=algo.batch_size,
             episode_width=width,
@@ -218,13 +215,6 @@ class ReplayWiring(Wiring):
         Wiring.close(self)
         for bell in (self.replay_bell, *self.group_bells):
             bell.close()
-
-
-def _num_slots(formation: ReplayConfig) -> int:
-    if formation.num_learners > 1 and not formation.lockstep:
-        return formation.num_learners * 2  # one that is learned from, one that is ready
-    # Learners that meet hand a batch back as they take the next.
-    return 1 + (formation.num_learners > 1) + BATCHES_READY
 
 
 def _learner_specs(config: RunConfig, policy: Policy, flat: FlatParams) -> dict[str, ArraySpec]:

@@ -13,13 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rookery.core.spec import ACTION_MASK, LeafSpec
+from rookery.core.spec import ACTION_MASK, LeafSpec, channels_are_last
 from rookery.core.tensors import Tensors
 from rookery.nets.normalizer import PixelMoments, RunningMoments, by_pixels
 from rookery.ops.policy_gradient import Total
-
-MAX_CHANNELS = 16
-"""An image's last axis up to this size, and not larger than its first, is taken for channels."""
 
 
 class Encoder(nn.Module):
@@ -91,7 +88,7 @@ def _as_float(values: Tensor, leaf: LeafSpec) -> Tensor:
 def _is_by_planes(leaf: LeafSpec) -> bool:
     """Whether it is an image of bytes ``[C, H, W]``."""
     is_image = leaf.dtype == np.uint8 and len(leaf.shape) == 3
-    return is_image and not _channels_are_last(leaf.shape)
+    return is_image and not channels_are_last(leaf.shape)
 
 
 def encoded_shape(leaf: LeafSpec) -> tuple[int, ...]:
@@ -112,10 +109,6 @@ def _channels_first(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Images ``[N, *shape]`` as ``[N, C, H, W]``, stacked ones joined; all else as it is."""
     if len(shape) not in (3, 4):
         return values
-    if _channels_are_last(shape):
+    if channels_are_last(shape):
         values = values.movedim(-1, -3)
     return values.flatten(1, 2) if len(shape) == 4 else values
-
-
-def _channels_are_last(shape: tuple[int, ...]) -> bool:
-    return shape[-1] <= MAX_CHANNELS and shape[-1] <= shape[-3]

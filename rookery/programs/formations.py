@@ -159,6 +159,10 @@ class AsyncConfig(FormationConfig):
         return True
 
 
+BATCHES_READY = 2
+"""Batches that replay keeps ready while the learner learns from another."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig(FormationConfig):
     """Actors fill a replay table, from which the learner takes what it learns from."""
@@ -192,6 +196,14 @@ class ReplayConfig(FormationConfig):
     def off_policy(self) -> bool:
         """What is replayed was done by older weights."""
         return True
+
+    @property
+    def num_slots(self) -> int:
+        """Batches for which processes share memory: learned from, and ready beside that."""
+        if self.num_learners > 1 and not self.lockstep:
+            return self.num_learners * 2
+        # Learners that meet hand a batch back as they take the next.
+        return 1 + (self.num_learners > 1) + BATCHES_READY
 
 
 def sync(config: RunConfig) -> Program:

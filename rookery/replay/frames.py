@@ -4,7 +4,7 @@ An observation ``[S, ...]`` of S stacked frames shares S-1 of them with the one 
 keeps a list of frames, and of each row only where its stack begins in it. Whether the stacks
 overlap is looked up, never assumed: a row that does not continue the one before (the first of an
 episode, however its stack was filled, or a stack that is none) brings all its frames. What is read
-is what was written, to the bit.
+is what was written, to the bit. An image with its channels last, ``[H, W, C]``, is a stack of one.
 
 A full chunk is compressed with lz4, whose window spans several frames: what did not move is free.
 
@@ -18,10 +18,15 @@ from collections.abc import Iterator
 import lz4.block
 import numpy as np
 
-from rookery.core.spec import Array, Arrays, ArraySpec
+from rookery.core.spec import Array, Arrays, ArraySpec, channels_are_last
 
 _OBJECT_BYTES = 41
 """What Python adds to the bytes of a compressed chunk: a header, and a place in a list."""
+
+
+def num_stacked(shape: tuple[int, ...]) -> int:
+    """Frames in one observation of ``shape``."""
+    return 1 if len(shape) == 3 and channels_are_last(shape) else shape[0]
 
 
 class FrameColumn:
@@ -33,8 +38,8 @@ class FrameColumn:
         if not spec.shape:
             raise ValueError("a single number is no stack of frames")
         self.spec = spec
-        self._stack = spec.shape[0]
-        self._frame_shape = spec.shape[1:]
+        self._stack = num_stacked(spec.shape)
+        self._frame_shape = spec.shape if self._stack == 1 else spec.shape[1:]
         self._chunk_steps = chunk_steps
         self._begins = np.zeros(num_chunks * chunk_steps, np.uint32)  # of each row, in its chunk
         self._num_frames = np.zeros(num_chunks, np.uint32)
@@ -44,7 +49,8 @@ class FrameColumn:
 
     def write(self, rows: Array, values: Array) -> None:
         """Add the new frames of each row to its chunk."""
-        for row, stack in zip(rows.tolist(), values, strict=True):
+        stacks = values.reshape(-1, self._stack, *self._frame_shape)
+        for row, stack in zip(rows.tolist(), stacks, strict=True):
             chunk, offset = divmod(row, self._chunk_steps)
             if offset == 0:
                 self._reopen(chunk)
@@ -67,7 +73,7 @@ class FrameColumn:
     def read(self, rows: Array, out: Array) -> None:
         """Unpack each chunk once and copy the stacks out."""
         flat = rows.reshape(-1)
-        target = out.reshape(-1, *self.spec.shape)
+        target = out.reshape(-1, self._stack, *self._frame_shape)
         target[flat == len(self._begins)] = 0
         for chunk, places in self._by_chunk(flat):
             frames = self._frames(chunk)

@@ -6,9 +6,13 @@ import numpy as np
 
 from rookery.core.sequence import StepSpec
 from rookery.replay.columns import Column, PlainColumn
-from rookery.replay.frames import FrameColumn
+from rookery.replay.frames import FrameColumn, num_stacked
 from rookery.replay.rows import column_specs
 from rookery.replay.settings import TableConfig
+
+PACKED = 10.0
+"""How many times smaller a frame is taken to become. Lz4 makes a 15th (MsPacman) to a 60th (Pong)
+of Atari's; pictures of the world, which are noisy, it leaves nearly as large as they are."""
 
 
 def make_columns(
@@ -34,11 +38,11 @@ def estimate_bytes(
     spec: StepSpec,
     frames: frozenset[str] | None = None,
     frame_bytes: float | None = None,
+    packed: float = PACKED,
 ) -> int:
     """What a full table will hold, told before it is made.
 
-    ``frame_bytes`` is what a compressed frame takes; by default a tenth of a raw one, where lz4
-    makes a 15th (MsPacman) to a 60th (Pong) of Atari's.
+    ``frame_bytes`` is what a compressed frame takes, by default a raw one's bytes by ``packed``.
     """
     stacks = image_leaves(spec) if frames is None else frames
     rows = config.num_chunks * config.chunk_steps
@@ -49,9 +53,10 @@ def estimate_bytes(
         if name.removeprefix("obs/") not in stacks:
             total += (rows + 1) * leaf.num_bytes
             continue
-        raw = leaf.num_bytes // leaf.shape[0]
-        each = raw / 10.0 if frame_bytes is None else frame_bytes
-        num_frames = rows + config.num_chunks * (leaf.shape[0] - 1)
-        room = config.num_streams * (config.chunk_steps + 2 * leaf.shape[0]) * raw
+        stacked = num_stacked(leaf.shape)
+        raw = leaf.num_bytes // stacked
+        each = raw / packed if frame_bytes is None else frame_bytes
+        num_frames = rows + config.num_chunks * (stacked - 1)
+        room = config.num_streams * (config.chunk_steps + 2 * stacked) * raw
         total += int(num_frames * each) + room + 4 * rows + 45 * config.num_chunks
     return total

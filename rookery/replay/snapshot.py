@@ -15,6 +15,7 @@ import numpy as np
 from rookery.core.errors import UserError
 from rookery.core.sequence import StepSpec
 from rookery.core.spec import Array, Arrays, ArraySpec
+from rookery.replay.frames import num_stacked
 from rookery.replay.items import Items
 from rookery.replay.settings import TableConfig
 from rookery.replay.steps import StepStore
@@ -95,6 +96,9 @@ class Segments:
                 values[begin : begin + self._items] = arrays[f"states/{index:05d}/{name}"]
 
 
+_WITHOUT = "fill it anew with --replay.save_replay false"
+
+
 def described(config: TableConfig, spec: StepSpec, frames: frozenset[str]) -> dict[str, Any]:
     """What two tables must have in common for one to go on where the other was."""
 
@@ -108,7 +112,8 @@ def described(config: TableConfig, spec: StepSpec, frames: frozenset[str]) -> di
     settings = asdict(config)
     for name in ("batch_size", "min_priority", "priority_exponent"):  # free to change
         settings.pop(name)
-    return {"leaves": leaves, "settings": settings, "frames": sorted(frames)}
+    whole = sorted(name for name in frames if num_stacked(spec.obs[name].shape) == 1)
+    return {"leaves": leaves, "settings": settings, "frames": sorted(frames), "whole": whole}
 
 
 def check_same(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
@@ -119,10 +124,11 @@ def check_same(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
             if theirs != ours:
                 raise UserError(
                     f"replay: the snapshot was made with {name} {theirs}, this table has {ours}; "
-                    "resume with the same environment and settings, or without the replay"
+                    f"resume with the same environment and settings, or {_WITHOUT}"
                 )
-    if saved["frames"] != mine["frames"]:
-        raise UserError(
-            f"replay: the snapshot has {saved['frames']} as stacked frames, this table "
-            f"{mine['frames']}; resume with the same settings, or without the replay"
-        )
+    for kind, what in (("frames", "compressed images"), ("whole", "images of one frame")):
+        if saved.get(kind, []) != mine[kind]:
+            raise UserError(
+                f"replay: the snapshot has {saved.get(kind, [])} as {what}, this table "
+                f"{mine[kind]}; resume with the same settings, or {_WITHOUT}"
+            )

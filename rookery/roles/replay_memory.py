@@ -8,23 +8,37 @@ from rookery.core.errors import UserError
 from rookery.core.signature import Signature
 from rookery.doctor.finding import size
 from rookery.doctor.machine import free_memory
+from rookery.envs.atari import may_be_game
 from rookery.nets.policy import Policy
-from rookery.replay.memory import estimate_bytes
+from rookery.programs.formations import ReplayConfig
+from rookery.replay.memory import PACKED, estimate_bytes
 from rookery.roles.build import build_policy
 from rookery.roles.replay import step_spec, table_config
 from rookery.runs.config import RunConfig
+from rookery.transport.sample_slots import sample_slot_specs
 
 LEFT_SHARE = 0.1
 """Of the free memory, what replay must leave to all else."""
 
 
-def replay_bytes(config: RunConfig, policy: Policy) -> int | None:
-    """What a full replay takes, None if the run has none."""
-    algo = config.algo_config
-    if not isinstance(algo, DQNConfig):
+def replay_bytes(config: RunConfig, policy: Policy, packed: float = PACKED) -> int | None:
+    """What a full replay takes, None if the run has none; images are ``packed`` so many times."""
+    algo, formation = config.algo_config, config.formation_config
+    if not isinstance(algo, DQNConfig) or not isinstance(formation, ReplayConfig):
         return None
-    streams = config.formation_config.num_processes * config.env.num_envs
-    return estimate_bytes(table_config(algo, streams), step_spec(algo, policy))
+    table = table_config(algo, formation.num_actors * config.env.num_envs)
+    spec = step_spec(algo, policy)
+    total = estimate_bytes(table, spec, packed=packed)
+    if config.engine == "local":  # batches on their way to the learner
+        slots = sample_slot_specs(
+            spec,
+            num_slots=formation.num_slots,
+            num_steps=algo.sequence.num_steps,
+            batch_size=algo.batch_size,
+            episode_width=2,
+        )
+        total += sum(leaf.num_bytes for leaf in slots.values())
+    return total
 
 
 def replay_note(config: RunConfig, signature: Signature) -> str | None:
@@ -32,9 +46,14 @@ def replay_note(config: RunConfig, signature: Signature) -> str | None:
     algo = config.algo_config
     if not isinstance(algo, DQNConfig):
         return None
-    needed = replay_bytes(config, build_policy(config, signature))
+    policy = build_policy(config, signature)
+    needed, unpacked = replay_bytes(config, policy), replay_bytes(config, policy, packed=1.0)
     assert needed is not None
-    return f"replay of {algo.capacity_steps:,} steps: up to {size(needed)}"
+    assert unpacked is not None
+    note = f"replay of {algo.capacity_steps:,} steps: up to {size(needed)}"
+    if unpacked == needed or may_be_game(config.env.id):
+        return note
+    return f"{note} if its images compress as well as Atari's, {size(unpacked)} if not at all"
 
 
 def check_replay_fits(config: RunConfig, policy: Policy, free_bytes: int | None = None) -> None:

@@ -307,6 +307,28 @@ def test_a_replay_that_does_not_fit_is_refused_with_one_that_does() -> None:
     assert note.startswith("replay of 1,000,000 steps: up to ")
 
 
+def test_batches_on_their_way_between_processes_are_counted() -> None:
+    given = {"algo": "dqn", "dqn": {"batch_size": 1000}}
+    one = replay_bytes(settings_from_python("CartPole-v1", given), network())
+    several = replay_bytes(
+        settings_from_python("CartPole-v1", given | {"engine": "local"}), network()
+    )
+    assert one is not None
+    assert several is not None
+    images = 3 * 1000 * 2 * 3 * 4  # slots of a batch, two observations of 3 floats in each
+    assert several - one > images
+
+
+def test_images_that_may_not_compress_are_told_of() -> None:
+    leaf = LeafSpec("box", (24, 24, 3), np.dtype(np.uint8))
+    signature = replace(SIGNATURE, obs={"obs": leaf})
+    config = settings_from_python("CartPole-v1", {"algo": "dqn"})
+    note = replay_note(config, signature)
+    assert note is not None
+    assert "if its images compress as well as Atari's, " in note
+    assert note.endswith("if not at all")
+
+
 def test_who_has_no_replay_is_told_nothing() -> None:
     config = settings_from_python("CartPole-v1", {})
     assert replay_note(config, SIGNATURE) is None

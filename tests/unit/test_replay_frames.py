@@ -118,7 +118,34 @@ def test_the_estimate_is_what_a_table_then_holds() -> None:
     assert told == pytest.approx(table.memory_bytes(), rel=0.15)
 
 
-@pytest.mark.parametrize("shape", [(4, 3, 3), (1, 6), (5,), (7, 2)])
+def test_the_estimate_of_images_whose_channels_are_last() -> None:
+    """They are no stack of their rows of pixels: each is new as a whole."""
+    image = ArraySpec((24, 20, 3), np.dtype(np.uint8))
+    spec = StepSpec(obs={"obs": image}, action=ArraySpec((), np.dtype(np.int64)))
+    config = TableConfig(capacity_steps=640, num_streams=NUM_ENVS, batch_size=4)
+    table, rng = Table(config, spec), np.random.default_rng(0)
+    for _ in range(400):
+        noise = rng.integers(0, 255, (NUM_ENVS, *image.shape), np.uint8)
+        table.put(
+            Steps(
+                stream=np.arange(NUM_ENVS),
+                obs={"obs": noise},
+                action=np.zeros(NUM_ENVS, np.int64),
+                reward=np.zeros(NUM_ENVS),
+                terminated=np.zeros(NUM_ENVS, np.bool_),
+                truncated=np.zeros(NUM_ENVS, np.bool_),
+                final_obs=None,
+            )
+        )
+    column = table._store.columns["obs/obs"]
+    assert isinstance(column, FrameColumn)
+    assert column.frame_bytes == pytest.approx(image.num_bytes, rel=0.05), "noise stays as it is"
+    held = table.memory_bytes()
+    assert estimate_bytes(config, spec, packed=1.0) == pytest.approx(held, rel=0.1)
+    assert estimate_bytes(config, spec) < held
+
+
+@pytest.mark.parametrize("shape", [(3, 6, 6), (6, 5, 3), (1, 6), (5,), (7, 2)])
 @pytest.mark.parametrize("kind", ["stack", "zeros first", "noise", "constant"])
 def test_any_leaf_comes_back_exactly(shape: tuple[int, ...], kind: str) -> None:
     """Overlap is looked up, not assumed: what is no stack is stored whole."""
