@@ -66,7 +66,7 @@ def _run(job: Job) -> Finish:
     try:
         restore(job, learner, session)
         if job.resume is not None and isinstance(learner, WithReplay):
-            learner.leave_episodes(actors)
+            learner.leave_episodes(actor for actor in actors if isinstance(actor, Explorer))
         with Interrupt() as interrupt:
             _loop(actors, learner, session, interrupt, turns)
             session.finish(lambda: _parts(actors, learner))

@@ -117,7 +117,7 @@ class _Driver:
         self.nursery.name(self.job.run.path.name)
         self.nursery.share(self.wiring.pass_fds())
         self.fleet = Fleet(self.job.run, self.nursery)
-        order = {
+        order: dict[str, Any] = {
             "run": str(self.job.run.path.absolute()),
             "config": config.to_tree(),
             "signature": self.signature.to_json(),
@@ -175,6 +175,8 @@ class _Driver:
             member.error = message
         elif kind == "done":
             member.done = True
+        elif kind == "warning":
+            _LOG.warning("%s: %s", member.name, message["text"])
         elif kind == "evaluate":
             self.evaluating.append(message["steps"])
             self.fleet.tell("evaluator", "evaluate", **message)

@@ -49,7 +49,9 @@ def hold(order: Order, control: Control, listener: Listener) -> None:
         learner_bells=wiring.sample_bells,
         apart=wiring.apart,
     )
-    _restore(replay, store, order)
+    if (loss := _restore(replay, store, order, taken=int(server.steps[0]))) is not None:
+        _LOG.warning(loss)
+        control.send("warning", text=loss)
     server.begin_at(order["start_steps"])
     control.send("started")
     told = 0.0
@@ -149,21 +151,20 @@ def _follow_apart(learner: FreeLearner, listener: Listener) -> None:
         memory.ledger[learner.worker, hogwild.ENDED] = 1
 
 
-def _restore(replay: Replay, store: ReplayStore | None, order: Order) -> None:
-    """Go on from the newest snapshot that is of this past, and say what is lost."""
+def _restore(replay: Replay, store: ReplayStore | None, order: Order, taken: int) -> str | None:
+    """Go on from the newest snapshot of this past; what to say if some of ``taken`` are lost."""
     begun = order["start_steps"]
     if not order["life"] and not begun:
-        return
+        return None
     found = None if store is None else store.newest(until=begun, since=order["snapshots"])
     if store is None or found is None:
-        _LOG.warning("no snapshot of the replay: it is filled anew before learning goes on")
-        return
+        return "no snapshot of the replay: it is filled anew before learning goes on"
     replay.load(store, found)
-    _LOG.warning(
-        "replay goes on with %d steps from its snapshot at step %d; what was put after it is lost",
-        replay.table.num_steps,
-        found,
-    )
+    where = f"{replay.table.num_steps:,} steps from its snapshot at step {found:,}"
+    if (lost := max(taken, begun) - replay.steps) > 0:
+        return f"replay goes on with {where}; the {lost:,} steps put after it are lost"
+    _LOG.info("replay goes on with %s", where)
+    return None
 
 
 def _save(replay: Replay, store: ReplayStore, run: RunDirectory, steps: int) -> None:
