@@ -5,29 +5,21 @@ Paper: https://arxiv.org/abs/2003.13350.
 Deviations: those of :mod:`rookery.algos.ngu`; evaluation plays the arm that only exploits, not the
 one a bandit of its own likes best; priorities add the errors of both networks as they are learned,
 rescaled or not. See docs/exploration.md.
-
-Shapes: T steps of a sequence, N sequences, R = 2: extrinsic, intrinsic.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
-
-import torch
-from torch import Tensor
 
 from rookery.algos.family import FamilyConfig
-from rookery.algos.ngu import BONUS, NGU, NGUConfig, arm_of
-from rookery.core.tensors import Tensors
+from rookery.algos.ngu import NGU, NGUConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agent57Config(NGUConfig):
     """NGU's settings as Agent57 has them."""
 
-    split: ClassVar[bool] = True
-
+    separate: bool = True
     gamma: float = 0.9999
     family: FamilyConfig = field(
         default_factory=lambda: FamilyConfig(choice="bandit", gamma_middle=0.997)
@@ -39,9 +31,3 @@ class Agent57(NGU):
 
     Config = Agent57Config
     config: Agent57Config
-
-    def _rewards(self, reward: Tensor, extra: Tensors) -> Tensor:
-        return torch.stack([reward, extra[BONUS][:-1]])
-
-    def _joined(self, error: Tensor, extra: Tensors) -> Tensor:
-        return error[0] + self.betas[arm_of(extra)] * error[1]

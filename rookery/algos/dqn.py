@@ -13,6 +13,7 @@ Shapes: T steps of a sequence, N sequences, A actions, R rewards that are learne
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -51,9 +52,6 @@ class DQNConfig(AlgorithmConfig):
     """Settings of DQN and of what is made of it."""
 
     experience: ClassVar[Literal["rollouts", "replay"]] = "replay"
-    told: ClassVar[tuple[str, ...]] = ()
-    """What actors tell of their episodes beside the return, for metrics ``rollout/info_*``."""
-
     rollout_steps: int = 1
     """Steps of each environment between two looks at the weights and at the replay ratio."""
     batch_size: int = 32
@@ -102,7 +100,7 @@ class DQNConfig(AlgorithmConfig):
         )
         self._check_share("eta")
         check_schedule("algo.importance", self.importance)
-        if self.steps_per_update is not None and self.steps_per_update <= 0:
+        if self.steps_per_update is not None and not 0 < self.steps_per_update < math.inf:
             raise UserError(
                 f"algo.steps_per_update: must be positive or null, got {self.steps_per_update:g}"
             )
@@ -118,6 +116,11 @@ class DQNConfig(AlgorithmConfig):
                 f"algo.priority_exponent: must not be negative, got {self.priority_exponent:g}"
             )
         self.sequence  # noqa: B018  refuses what cannot be
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What actors tell of their episodes beside the return, for metrics ``rollout/info_*``."""
+        return ()
 
     @property
     def sequence(self) -> SequenceConfig:

@@ -1,7 +1,8 @@
 """A family of policies, from exploiting to exploring, and who says which of them acts.
 
 Every environment plays a whole episode with one **arm**: a weight beta of the intrinsic reward and
-a discount gamma.
+a discount gamma. Where the family has epsilons, an episode's share of random actions is chosen with
+the arm, and the choice is among all pairs.
 
 Shapes: N arms.
 """
@@ -17,6 +18,7 @@ from rookery.core.errors import UserError
 from rookery.ops.intrinsic import agent57_gammas, family_betas, ngu_gammas
 
 ArmChoice = Literal["fixed", "uniform", "bandit"]
+ArmScore = Literal["ucb", "ucb1_tuned"]
 
 _CURVED = 10
 """Arms from which on the discounts of Agent57 have their own curve."""
@@ -37,6 +39,8 @@ class FamilyConfig:
     choice: ArmChoice = "fixed"
     """fixed: environment i has arm i modulo their number; uniform: drawn for each episode; bandit:
     by the returns that each arm had lately."""
+    epsilons: tuple[float, ...] = ()
+    """Shares of random actions to choose from, together with the arm; none: algo.epsilon holds."""
     history: bool = True
     """Exploring arms see the action before and the rewards it brought."""
     exploit_share: float = 0.0
@@ -46,8 +50,11 @@ class FamilyConfig:
     """Episodes that the bandit remembers."""
     random_share: float = 0.5
     """Episodes whose arm the bandit draws at random."""
+    score: ArmScore = "ucb"
+    """ucb: mean return and a bonus for arms seldom tried; ucb1_tuned: the same with a bonus that
+    also goes by how returns vary, of returns scaled to 0..1 within the window."""
     bonus: float = 1.0
-    """How much the bandit prefers arms it seldom tried, in units of the return."""
+    """How much ucb prefers arms it seldom tried, in units of the return."""
     shared: bool = False
     """One bandit for all environments of an actor; false: one each."""
 
@@ -65,11 +72,18 @@ class FamilyConfig:
                 raise UserError(
                     f"family.{name}: must be within 0 and 1, got {getattr(self, name):g}"
                 )
-        if self.choice == "bandit" and self.window < self.num_arms:
+        if not all(0.0 <= epsilon <= 1.0 for epsilon in self.epsilons):
+            raise UserError(f"family.epsilons: must be within 0 and 1, got {list(self.epsilons)}")
+        if self.choice == "bandit" and self.window < self.num_choices:
             raise UserError(
                 f"family.window: {self.window} episodes cannot hold one of each of "
-                f"{self.num_arms} arms; set it to {self.num_arms} or more, or lower num_arms"
+                f"{self.num_choices} arms; set it to {self.num_choices} or more, or have fewer"
             )
+
+    @property
+    def num_choices(self) -> int:
+        """What there is to choose among for an episode: arms, each with each epsilon."""
+        return self.num_arms * max(len(self.epsilons), 1)
 
     def check(self, gamma: float) -> None:
         """Refuse an algorithm's ``gamma`` that the family's do not fall from."""

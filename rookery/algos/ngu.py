@@ -7,13 +7,13 @@ action and rewards; a step is rewarded for what it led to, so that an episode's 
 in its memory before anything is judged; the mean distance is kept for each environment, the moments
 of the predictor's error for each actor; all networks share one optimizer. See docs/exploration.md.
 
-Shapes: T steps of a sequence, N sequences.
+Shapes: T steps of a sequence, N sequences, R rewards that are learned apart: 1, or 2 if separate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,10 +40,9 @@ BONUS = "bonus"
 class NGUConfig(R2D2Config):
     """R2D2's settings, the family's and what counts as new."""
 
-    told: ClassVar[tuple[str, ...]] = ("arm", "exploiting", "intrinsic_reward")
-    split: ClassVar[bool] = False
-    """Extrinsic and intrinsic values by networks of their own."""
-
+    separate: bool = False
+    """Values of extrinsic and of intrinsic reward by networks of their own, each with its targets;
+    false: one network for their sum."""
     family: FamilyConfig = field(default_factory=FamilyConfig)
     """The policies that act."""
     novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
@@ -52,6 +51,12 @@ class NGUConfig(R2D2Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.family.check(self.gamma)
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What actors tell of their episodes beside the return."""
+        more = ("epsilon",) if self.family.epsilons else ()
+        return ("arm", "exploiting", "intrinsic_reward", *more)
 
     @property
     def extra(self) -> dict[str, ArraySpec]:
@@ -65,7 +70,7 @@ class NGUConfig(R2D2Config):
         """What :class:`CuriousQNetwork` is built with."""
         return {
             "betas": self.family.betas().tolist(),
-            "split": self.split,
+            "split": self.separate,
             "rescaled": self.rescale,
             "history": self.family.history,
             "embedding_features": self.novelty.embedding_features,
@@ -74,7 +79,7 @@ class NGUConfig(R2D2Config):
 
 
 class NGU(DQN):
-    """One network that values extrinsic reward and beta times intrinsic reward together."""
+    """Values of extrinsic reward and beta times intrinsic reward, together or apart (R = 2)."""
 
     Config = NGUConfig
     Policy = CuriousQNetwork
@@ -147,6 +152,18 @@ class NGU(DQN):
     def _reward(self, reward: Tensor, extra: Tensors) -> Tensor:
         """``[T, N]`` what the arm of each sequence acts for."""
         return reward + self.betas[arm_of(extra)] * extra[BONUS][:-1]
+
+    def _rewards(self, reward: Tensor, extra: Tensors) -> Tensor:
+        """``[R, T, N]`` the sum, or one and the other."""
+        if not self.config.separate:
+            return super()._rewards(reward, extra)
+        return torch.stack([reward, extra[BONUS][:-1]])
+
+    def _joined(self, error: Tensor, extra: Tensors) -> Tensor:
+        """``[T, N]`` the errors of what is acted by."""
+        if not self.config.separate:
+            return super()._joined(error, extra)
+        return error[0] + self.betas[arm_of(extra)] * error[1]
 
     def _gamma(self, extra: Tensors) -> Tensor:
         """``[N]`` of the arm of each sequence."""

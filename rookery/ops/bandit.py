@@ -42,6 +42,18 @@ def window_statistics(
     return counts, means, (chosen * apart).sum(-2) / at_least_one
 
 
+def scaled_returns(arms: Tensor, returns: Tensor) -> Tensor:
+    """``[..., W]`` returns as places between the lowest and the highest of their window, 0 to 1.
+
+    All 0 where they are alike. What stands where ``arms`` is -1 does not count, and is 0.
+    """
+    there = arms >= 0
+    low = returns.masked_fill(~there, torch.inf).amin(-1, keepdim=True)
+    high = returns.masked_fill(~there, -torch.inf).amax(-1, keepdim=True)
+    apart = torch.where(high > low, high - low, torch.ones_like(high))
+    return torch.where(there, (returns - low) / apart, torch.zeros_like(returns))
+
+
 def ucb_scores(counts: Tensor, means: Tensor, bonus: float = 1.0) -> Tensor:
     """Agent57's sliding-window UCB: ``mean + bonus sqrt(1 / count)``, infinite for an unseen arm.
 

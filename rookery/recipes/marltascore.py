@@ -160,7 +160,13 @@ NO_COUNTERPART |= {
 _INTRINSIC = ("intrinsic_reward", "episodic_curiosity")
 """Sections that mean nothing while ``intrinsic_reward.enable`` is false."""
 
-_UCB = {"num_arms": 32, "choice": "bandit", "window": 520, "random_share": 0.1}
+_UCB = {
+    "num_arms": 32,
+    "choice": "bandit",
+    "score": "ucb1_tuned",
+    "window": 520,
+    "random_share": 0.1,
+}
 """The controller that MarltasCore has built in."""
 
 

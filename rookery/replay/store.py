@@ -27,7 +27,7 @@ import numpy as np
 from rookery.core.errors import UserError
 from rookery.core.spec import Array, Arrays
 from rookery.replay.table import Table
-from rookery.runs.atomic import write_atomic, writing
+from rookery.runs.atomic import TEMP_PREFIX, write_atomic, writing
 
 _FORMAT = 1
 
@@ -94,7 +94,8 @@ class ReplayStore:
         return past[-1] if past else None
 
     def prune(self, keep: Collection[int]) -> None:
-        """Remove all snapshots but those of ``keep``, and the files that only they had."""
+        """Remove all snapshots but those of ``keep``, the files that only they had, and what a
+        writer left half-written that was killed."""
         named = set()
         for steps in self.available():
             if steps not in keep:
@@ -105,6 +106,8 @@ class ReplayStore:
         for path in self.directory.glob("*.npy"):
             if path.name not in named:
                 path.unlink(missing_ok=True)
+        for path in self.directory.glob(f"{TEMP_PREFIX}*"):
+            path.unlink(missing_ok=True)
 
     def _list(self, steps: int) -> Path:
         return self.directory / f"{steps}.json"

@@ -1,4 +1,4 @@
-"""Which arm of a family each environment plays, an episode at a time.
+"""Which arm of a family each environment plays, and with which epsilon, an episode at a time.
 
 Shapes: B environments, G bandits (one for each environment, or one), W episodes in their windows.
 """
@@ -7,10 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rookery.algos.family import FamilyConfig
 from rookery.core.spec import Array, Arrays
-from rookery.ops.bandit import choose_arms, push_outcome, ucb_scores, window_statistics
+from rookery.ops.bandit import (
+    choose_arms,
+    push_outcome,
+    scaled_returns,
+    ucb1_tuned_scores,
+    ucb_scores,
+    window_statistics,
+)
 
 
 class Arms:
@@ -18,7 +26,7 @@ class Arms:
 
     ::
 
-        arms.current                 # [B], what to act with
+        arms.current, arms.epsilon   # [B], what to act with
         arms.end(rows, returns)      # whole episodes ended there: others may be chosen
     """
 
@@ -27,12 +35,24 @@ class Arms:
         num_bandits = 1 if config.shared else len(streams)
         window = (num_bandits, config.window)
         self.played = torch.full(window, -1, dtype=torch.int64)
-        """``[G, W]`` arms of the last episodes, oldest first; -1: none yet."""
+        """``[G, W]`` choices of the last episodes, oldest first; -1: none yet."""
         self.returned = torch.zeros(window, dtype=torch.float64)
         """``[G, W]`` what they returned."""
-        self.current: Array = streams % config.num_arms
+        self.chosen: Array = streams % config.num_choices
+        """``[B]`` an arm, and an epsilon if there are any: arms of the first epsilon come first."""
         if config.choice != "fixed":
             self._choose(np.arange(len(streams)))
+
+    @property
+    def current(self) -> Array:
+        """``[B]`` the arms."""
+        return self.chosen % self.config.num_arms
+
+    @property
+    def epsilon(self) -> Array | None:
+        """``[B]`` the shares of random actions; None if the family has none of its own."""
+        epsilons = self.config.epsilons
+        return np.array(epsilons)[self.chosen // self.config.num_arms] if epsilons else None
 
     def end(self, rows: Array, returns: Array) -> None:
         """Whole episodes of ``rows`` ended with the raw ``returns``; each counts once."""
@@ -40,7 +60,7 @@ class Arms:
             return
         if self.config.choice == "bandit":
             for row, total in zip(rows, returns, strict=True):
-                self._count(self._bandit(row), int(self.current[row]), float(total))
+                self._count(self._bandit(row), int(self.chosen[row]), float(total))
         self._choose(rows)
 
     def _bandit(self, row: int) -> int:
@@ -60,26 +80,31 @@ class Arms:
         config = self.config
         explore, pick = torch.from_numpy(self.rng.random((2, len(rows))))
         if config.choice == "uniform":
-            scores = torch.zeros((len(rows), config.num_arms))
+            scores = torch.zeros((len(rows), config.num_choices))
         else:
-            of = torch.tensor([self._bandit(row) for row in rows])
-            counts, means, _ = window_statistics(
-                self.played[of], self.returned[of], config.num_arms
-            )
-            scores = ucb_scores(counts, means, config.bonus)
-        self.current = self.current.copy()
-        self.current[rows] = choose_arms(scores, explore, pick, config.random_share).numpy()
+            scores = self._scores(torch.tensor([self._bandit(row) for row in rows]))
+        self.chosen = self.chosen.copy()
+        self.chosen[rows] = choose_arms(scores, explore, pick, config.random_share).numpy()
+
+    def _scores(self, of: Tensor) -> Tensor:
+        """``[K, choices]`` of the bandits ``of`` ``[K]``."""
+        played, returned, num = self.played[of], self.returned[of], self.config.num_choices
+        if self.config.score == "ucb1_tuned":
+            scaled = scaled_returns(played, returned)
+            return ucb1_tuned_scores(*window_statistics(played, scaled, num))
+        counts, means, _ = window_statistics(played, returned, num)
+        return ucb_scores(counts, means, self.config.bonus)
 
     def save(self) -> Arrays:
         """Arrays that :meth:`load` goes on from."""
         return {
-            "arm": self.current,
+            "arm": self.chosen,
             "played": self.played.numpy().copy(),
             "returned": self.returned.numpy().copy(),
         }
 
     def load(self, arrays: Arrays) -> None:
         """Go on from :meth:`save`."""
-        self.current = arrays["arm"]
+        self.chosen = arrays["arm"]
         self.played = torch.from_numpy(arrays["played"])
         self.returned = torch.from_numpy(arrays["returned"])

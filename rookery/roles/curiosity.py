@@ -40,6 +40,10 @@ class Indifference:
         """Leaves ``[B]`` that the network takes beside what was seen."""
         return {}
 
+    def epsilon(self) -> Array | None:
+        """``[B]`` shares of random actions, None if others say."""
+        return None
+
     def judge(self, action: Array, reward: Array, result: StepResult) -> Arrays:
         """Leaves ``[B]`` to store with a step; :meth:`inputs` are now those of what it led to."""
         return {}
@@ -93,6 +97,10 @@ class Curiosity(Indifference):
         """The arms, and what brought them here."""
         return {ARM: self.arms.current, LAST: self.last}
 
+    def epsilon(self) -> Array | None:
+        """Those that were chosen with the arms."""
+        return self.arms.epsilon
+
     def judge(self, action: Array, reward: Array, result: StepResult) -> Arrays:
         """What the arms had, and the bonus of what the steps led to."""
         had = self.inputs()
@@ -125,13 +133,15 @@ class Curiosity(Indifference):
         return found
 
     def end(self, ended: Ended) -> list[Array]:
-        """Arm, whether it exploits, and mean bonus of games that ended; others may be chosen."""
+        """Arm, whether it exploits, mean bonus and, if it was chosen, epsilon of games that ended;
+        others may be chosen."""
         rows = ended.rows
-        arm = self.arms.current[rows]
+        arm, epsilon = self.arms.current[rows], self.arms.epsilon
+        chosen = [] if epsilon is None else [epsilon[rows]]
         mean = self.bonus_return[rows] / np.maximum(ended.lengths, 1)
         self.bonus_return[rows] = 0.0
         self.arms.end(rows, ended.returns)
-        return [arm.astype(np.float64), (arm == 0).astype(np.float64), mean]
+        return [arm.astype(np.float64), (arm == 0).astype(np.float64), mean, *chosen]
 
     def save(self) -> Arrays:
         """Memories, moments, arms and the windows of their bandits."""

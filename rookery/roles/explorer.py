@@ -133,7 +133,10 @@ class Explorer:
         values, lane.state = self.policy.values(obs, lane.state, lane.tensor(lane.reset))
         values = legal_values(values, obs)
         best = values.amax(-1, keepdim=True)
-        epsilon = self.config.epsilon.at(self.sink.total_steps(), self.streams, self.num_streams)
+        epsilon = self.curiosity.epsilon()
+        if epsilon is None:
+            steps = self.sink.total_steps()
+            epsilon = self.config.epsilon.at(steps, self.streams, self.num_streams)
         explore = rng.random(len(values)) < epsilon
         # Values may be alike: all are 0 where a network begins so and nothing was found yet.
         ties = (values == best).cpu().numpy()

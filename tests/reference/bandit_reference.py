@@ -27,6 +27,15 @@ def window_statistics(arms: Array, returns: Array, num_arms: int) -> tuple[Array
     return counts, means, variances
 
 
+def scaled_returns(arms: Array, returns: Array) -> Array:
+    """``(r - min) / (max - min)`` of the outcomes there are."""
+    there = [r for a, r in zip(arms, returns, strict=True) if a >= 0]
+    apart = (max(there) - min(there)) or 1.0 if there else 1.0
+    return np.array(
+        [(r - min(there)) / apart if a >= 0 else 0.0 for a, r in zip(arms, returns, strict=True)]
+    )
+
+
 def ucb_scores(counts: Array, means: Array, bonus: float = 1.0) -> Array:
     """``mean + beta sqrt(1 / N)``."""
     return np.array(

@@ -12,6 +12,7 @@ from rookery.core.spec import Array
 from rookery.ops.bandit import (
     choose_arms,
     push_outcome,
+    scaled_returns,
     ucb1_tuned_scores,
     ucb_scores,
     window_statistics,
@@ -39,10 +40,18 @@ def test_statistics_and_scores(seed: int) -> None:
     expected = reference.window_statistics(arms, returns, NUM_ARMS)
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs, atol=1e-12)
+    scaled = scaled_returns(torch.from_numpy(arms), torch.from_numpy(returns))
+    np.testing.assert_allclose(scaled.numpy(), reference.scaled_returns(arms, returns))
     np.testing.assert_allclose(ucb_scores(*found[:2]).numpy(), reference.ucb_scores(*expected[:2]))
     np.testing.assert_allclose(
         ucb1_tuned_scores(*found).numpy(), reference.ucb1_tuned_scores(*expected)
     )
+
+
+def test_returns_that_are_alike_are_scaled_to_nothing() -> None:
+    arms, returns = torch.tensor([-1, 2, 0]), torch.tensor([9.0, 5.0, 5.0])
+    assert scaled_returns(arms, returns).tolist() == [0.0, 0.0, 0.0]
+    assert scaled_returns(torch.full((3,), -1), returns).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_each_row_belongs_to_its_own_arm() -> None:

@@ -55,6 +55,45 @@ def test_an_episode_counts_once_and_for_the_arm_that_played_it() -> None:
         assert list(zip(played[1:], returned[1:], strict=True)) == expected[row]
 
 
+def test_epsilons_are_chosen_with_the_arms() -> None:
+    epsilons = (0.5, 0.01)
+    fixed = arms(num_envs=7, num_arms=3, epsilons=epsilons)
+    assert fixed.current.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert fixed.epsilon is not None
+    assert fixed.epsilon.tolist() == [0.5, 0.5, 0.5, 0.01, 0.01, 0.01, 0.5]
+    assert arms(num_arms=3).epsilon is None
+
+
+@pytest.mark.parametrize(("score", "most"), [("ucb", 1.0), ("ucb1_tuned", 100.0)])
+def test_a_bandit_finds_the_best_pair_of_arm_and_epsilon(score: Any, most: float) -> None:
+    bandit = arms(
+        num_envs=1,
+        num_arms=3,
+        epsilons=(0.5, 0.1, 0.0),
+        choice="bandit",
+        random_share=0.0,
+        window=60,
+        bonus=0.2,
+        score=score,
+    )
+    played = []
+    for _ in range(200):
+        assert bandit.epsilon is not None
+        arm, epsilon = int(bandit.current[0]), float(bandit.epsilon[0])
+        played.append((arm, epsilon))
+        bandit.end(rows(0), np.array([most * (arm == 1) * (1.0 - epsilon)]))
+    assert set(played[:9]) == {(arm, epsilon) for arm in range(3) for epsilon in (0.5, 0.1, 0.0)}
+    assert played[100:].count((1, 0.0)) > 40
+    assert sum(arm == 1 for arm, _ in played[100:]) > 70
+
+
+def test_epsilons_are_shares() -> None:
+    with pytest.raises(UserError, match=r"family.epsilons: must be within 0 and 1, got \[2.0\]"):
+        FamilyConfig(epsilons=(2.0,))
+    with pytest.raises(UserError, match="cannot hold one of each of 12 arms"):
+        FamilyConfig(num_arms=4, epsilons=(0.1, 0.2, 0.3), choice="bandit", window=11)
+
+
 def test_every_arm_is_tried_before_one_is_tried_again() -> None:
     bandit = arms(num_envs=1, num_arms=6, choice="bandit", random_share=0.0)
     seen = []

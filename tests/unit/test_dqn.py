@@ -248,6 +248,8 @@ def test_epsilon_falls_linearly_or_by_a_factor_or_stands_on_a_ladder() -> None:
     [
         ({"batch_size": 0}, "algo.batch_size: must be at least 1, got 0"),
         ({"steps_per_update": 0.0}, "algo.steps_per_update: must be positive or null"),
+        ({"steps_per_update": float("nan")}, "must be positive or null, got nan"),
+        ({"steps_per_update": float("inf")}, "must be positive or null, got inf"),
         ({"target_tau": 2.0}, "algo.target_tau: must be within 0 and 1"),
         ({"learning_starts": 500, "capacity_steps": 400}, "replay would never hold so many"),
         ({"overlap": 1}, "overlap=1 must be less than length=1"),

@@ -168,7 +168,7 @@ def test_a_controller_is_a_bandit() -> None:
     assert (found.algo, found.policy.core, found.algo_config.length) == ("agent57", "none", 1)
     family: Any = found.algo_config.family
     assert (family.choice, family.num_arms, family.window) == ("bandit", 32, 520)
-    assert family.random_share == 0.1
+    assert (family.random_share, family.score) == (0.1, "ucb1_tuned")
     assert not found.algo_config.novelty.episodic, "off in MarltasCore unless it is asked for"
 
 

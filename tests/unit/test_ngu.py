@@ -73,7 +73,7 @@ def test_a_step_at_a_time_is_the_whole_sequence(kind: Any, policy: PolicyConfig)
     reset = torch.zeros(5, 3, dtype=torch.bool)
     whole = net.mixed(net.unroll(obs, net.initial_state(3), reset), obs)
     state = net.initial_state(3)
-    assert len(state) == (0 if policy.core == "none" else 4 if config.split else 2)
+    assert len(state) == (0 if policy.core == "none" else 4 if config.separate else 2)
     for step in range(5):
         row = {name: leaf[step] for name, leaf in obs.items()}
         values, state = net.values(row, state, reset[step])
@@ -181,10 +181,11 @@ def test_a_target_of_ngu_by_hand() -> None:
         assert float(goal[0, 0, arm]) == pytest.approx(float(wanted), rel=1e-5)
 
 
-def test_targets_of_agent57_by_hand() -> None:
+@pytest.mark.parametrize("kind", [(NGU, NGUConfig), (Agent57, Agent57Config)], ids=["ngu", "a57"])
+def test_separate_targets_by_hand(kind: tuple[Any, Any]) -> None:
     """Each reward by its own network, for the action that the mixture likes best."""
-    given = FLAT | {"n_step": 1, "rescale": True, "gamma": 0.99}
-    algorithm, online, target, spec = build(Agent57, Agent57Config(**given, family=FAMILY))
+    given = FLAT | {"n_step": 1, "rescale": True, "gamma": 0.99, "separate": True}
+    algorithm, online, target, spec = build(kind[0], kind[1](**given, family=FAMILY))
     sequences = some_sequences(spec, 1, 4)
     batch = algorithm.prepare(sequences, np.ones(4), 0)
     _, goal, _ = algorithm._flat(online, target, batch)
@@ -302,7 +303,8 @@ def records(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_a_short_run_tells_what_it_did(algo: str, core: str, tmp_path: Path) -> None:
     shape = {} if core == "none" else {"length": 6, "burn_in": 3}
-    settings = FLAT | shape | {"family": {"num_arms": 4}, "novelty": {"capacity": 30}}
+    family = {"num_arms": 4, "epsilons": [0.5, 0.25]}
+    settings = FLAT | shape | {"family": family, "novelty": {"capacity": 30}}
     run = rookery.train(
         "rookery/Maze-v0",
         algo=algo,
@@ -316,6 +318,7 @@ def test_a_short_run_tells_what_it_did(algo: str, core: str, tmp_path: Path) -> 
     assert 0 <= last["train/inverse_accuracy"] <= 1
     assert 0 <= last["rollout/info_arm_mean"] <= 3
     assert 0 <= last["rollout/info_exploiting_mean"] <= 1
+    assert 0.25 <= last["rollout/info_epsilon_mean"] <= 0.5
     assert last["rollout/info_intrinsic_reward_mean"] > 0
     agent = rookery.load(run.path)
     obs = np.zeros(agent.signature.obs["obs"].shape, np.float32)

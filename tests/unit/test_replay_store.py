@@ -79,6 +79,15 @@ def test_snapshots_of_another_future_are_not_taken(tmp_path: Path) -> None:
     assert store.newest(until=50) is None
 
 
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    store, mine = ReplayStore(tmp_path), table()
+    (tmp_path / ".tmp-rows.0.npy-123-abcd").write_bytes(b"half")
+    store.save(1, mine, {})
+    store.prune([1])
+    assert not list(tmp_path.glob(".tmp-*"))
+    assert store.available() == [1]
+
+
 def test_only_what_changed_is_written_again(tmp_path: Path) -> None:
     store, mine = ReplayStore(tmp_path), table()
     fill(mine, 4000)
