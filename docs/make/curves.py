@@ -37,7 +37,7 @@ CURVES = {
             "R2D2 with an LSTM": "r2d2-memory",
             "the same without": "r2d2-memory --policy.core none --r2d2.burn_in 0",
         },
-        flags="--y eval/return_mean --smooth 1",
+        flags="--y rollout/info_right_turn_mean",
     ),
     "maze": Picture(
         {
