@@ -147,8 +147,11 @@ def gathering(game: str = "ms_pacman") -> None:
     table, rng = played(game, num_steps=8000, num_envs=16), np.random.default_rng(0)
     column, out = frames_of(table), table.allocate(512)
     places = table._tree.sample(512, rng)[0]
-    first = table._items.first_row[places]
-    full = [chunk for chunk in np.unique(first // 16).tolist() if column._packed[chunk] is not None]
+    items, steps = table._items, table.config.sequence.num_steps
+    num = items.num_steps[places] + 1
+    rows = table._store.rows_of(items.first_row[places], items.padding[places], num, steps + 1)
+    chunks = np.unique(rows[rows != table._store.zero_row] // table.config.chunk_steps)
+    full = [chunk for chunk in chunks.tolist() if column._packed[chunk] is not None]
     whole = median_micros(lambda: table._gather(places, out), repeats=20)
 
     def unpack() -> None:

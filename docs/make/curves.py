@@ -10,6 +10,8 @@ are made that take minutes; those of MinAtar take hours.
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,9 @@ from typing import NamedTuple
 
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 RUNS = Path(__file__).resolve().parents[2] / "runs" / "curves"
+
+
+SEEDS = 3
 
 
 class Picture(NamedTuple):
@@ -42,7 +47,7 @@ CURVES = {
     "maze": Picture(
         {
             "NGU": "ngu-maze --seed 10 --stop-at none",
-            "DQN": "ngu-maze --seed 10 --algo dqn",
+            "DQN": "ngu-maze --seed 10 --stop-at none --algo dqn",
         },
         flags="--y eval/return_mean --smooth 1",
     ),
@@ -59,14 +64,21 @@ def rookery(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "rookery", *words], check=True)
 
 
+def is_whole(run: Path) -> bool:
+    """Whether all seeds were trained to their end."""
+    told = [json.loads(path.read_text())["state"] for path in run.glob("seed-*/status.json")]
+    return len(told) == SEEDS and set(told) <= {"finished", "solved"}
+
+
 def make(name: str, jobs: tuple[str, ...]) -> None:
     """Train what is not there yet, and draw."""
     trainings, flags, _ = CURVES[name]
     runs = []
     for label, words in trainings.items():
         run = RUNS / name / label.replace(" ", "-")
-        if not run.exists():
-            rookery("train", *words.split(), "--seeds", "3", *jobs, "--run", str(run))
+        if not is_whole(run):
+            shutil.rmtree(run, ignore_errors=True)
+            rookery("train", *words.split(), "--seeds", str(SEEDS), *jobs, "--run", str(run))
         runs.append(str(run))
     labels = ("--labels", ",".join(trainings)) if len(trainings) > 1 else ()
     out = PICTURES / f"{name}-curve.png"

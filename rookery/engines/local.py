@@ -105,7 +105,7 @@ class _Driver:
         self.fleet = Fleet(job.run, nursery)
         self.evaluating: list[int] = []
         self.snapshots: list[int] = []
-        """Steps at which replay was told to save itself since the fleet was launched."""
+        """Steps at which replay has saved itself since the fleet was launched."""
         self.attention = Attention()
         self.latest_before = _latest(job.run)
 
@@ -186,8 +186,9 @@ class _Driver:
             self.fleet.tell(self.keeper, "evaluation", **message)
             self._call(callbacks.on_evaluation, {"steps": message["steps"]} | message["summary"])
         elif kind == "snapshot":
-            self.snapshots.append(message["steps"])
             self.fleet.tell("replay", "snapshot", **message)
+        elif kind == "saved":
+            self.snapshots.append(message["steps"])
         elif kind == "record":
             for told in callbacks.on_record:
                 told(message["record"])

@@ -61,6 +61,7 @@ def hold(order: Order, control: Control, listener: Listener) -> None:
                 return
             if message["kind"] == "snapshot" and store is not None:
                 _save(replay, store, run, message["steps"])
+                control.send("saved", steps=message["steps"])
         if not server.serve():
             wiring.replay_bell.wait(POLL_SECS)
         if time.monotonic() - told > TELL_SECS:

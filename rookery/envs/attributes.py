@@ -1,8 +1,9 @@
 """The state of a vector environment that keeps all of it in plain attributes.
 
 Gymnasium's own NumPy vector environments do: arrays, numbers and a random generator. Then the
-attributes are the state, and saving them lets a run continue exactly. Those that never changed
-since the environment was made are its settings: a run that is resumed with others has those::
+attributes are the state, and saving them lets a run continue exactly. Those that are named like an
+argument of the environment and never changed since it was made are its settings: a run that is
+resumed with others has those::
 
     made = values_of(env)                                # before anything else
     arrays, data = snapshot_attributes(env, made)
@@ -11,6 +12,7 @@ since the environment was made are its settings: a run that is resumed with othe
 
 from __future__ import annotations
 
+import inspect
 import types
 from enum import Enum
 from typing import Any
@@ -30,12 +32,13 @@ Values = dict[str, Any]
 
 
 def values_of(env: gym.vector.VectorEnv[Any, Any, Any]) -> Values:
-    """The attributes that are single values: numbers, names, None."""
-    kinds = (bool, int, float, str, np.generic)
+    """What it keeps of its arguments: numbers, names, None."""
+    kinds = (bool, int, float, str, np.generic, types.NoneType)
+    arguments = inspect.signature(type(env)).parameters
     return {
         name: value
         for name, value in vars(env).items()
-        if value is None or (isinstance(value, kinds) and not isinstance(value, _CONSTANTS))
+        if name.strip("_") in arguments and isinstance(value, kinds)
     }
 
 

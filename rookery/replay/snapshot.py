@@ -96,7 +96,7 @@ class Segments:
                 values[begin : begin + self._items] = arrays[f"states/{index:05d}/{name}"]
 
 
-_WITHOUT = "fill it anew with --replay.save_replay false"
+_WITHOUT = "remove the run's directory replay to fill it anew"
 
 
 def described(config: TableConfig, spec: StepSpec, frames: frozenset[str]) -> dict[str, Any]:
@@ -112,7 +112,8 @@ def described(config: TableConfig, spec: StepSpec, frames: frozenset[str]) -> di
     settings = asdict(config)
     for name in ("batch_size", "min_priority", "priority_exponent"):  # free to change
         settings.pop(name)
-    whole = sorted(name for name in frames if num_stacked(spec.obs[name].shape) == 1)
+    shapes = {name: spec.obs[name].shape for name in frames}
+    whole = sorted(name for name, shape in shapes.items() if num_stacked(shape) != shape[0])
     return {"leaves": leaves, "settings": settings, "frames": sorted(frames), "whole": whole}
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from rookery.algos.family import FamilyConfig
+from rookery.core.errors import UserError
 from rookery.core.spec import Array, Arrays
 from rookery.ops.bandit import (
     choose_arms,
@@ -39,20 +40,21 @@ class Arms:
         self.returned = torch.zeros(window, dtype=torch.float64)
         """``[G, W]`` what they returned."""
         self.chosen: Array = streams % config.num_choices
-        """``[B]`` an arm, and an epsilon if there are any: arms of the first epsilon come first."""
+        """``[B]`` an arm, and an epsilon if there are any: all epsilons of the first arm are
+        first, then those of the second, so that few environments with fixed ones have them all."""
         if config.choice != "fixed":
             self._choose(np.arange(len(streams)))
 
     @property
     def current(self) -> Array:
         """``[B]`` the arms."""
-        return self.chosen % self.config.num_arms
+        return self.chosen // max(len(self.config.epsilons), 1)
 
     @property
     def epsilon(self) -> Array | None:
         """``[B]`` the shares of random actions; None if the family has none of its own."""
         epsilons = self.config.epsilons
-        return np.array(epsilons)[self.chosen // self.config.num_arms] if epsilons else None
+        return np.array(epsilons)[self.chosen % len(epsilons)] if epsilons else None
 
     def end(self, rows: Array, returns: Array) -> None:
         """Whole episodes of ``rows`` ended with the raw ``returns``; each counts once."""
@@ -99,12 +101,19 @@ class Arms:
         """Arrays that :meth:`load` goes on from."""
         return {
             "arm": self.chosen,
+            "num_choices": np.array(self.config.num_choices),
             "played": self.played.numpy().copy(),
             "returned": self.returned.numpy().copy(),
         }
 
     def load(self, arrays: Arrays) -> None:
         """Go on from :meth:`save`."""
+        num = int(arrays.get("num_choices", np.array(self.config.num_choices)))
+        if num != self.config.num_choices:
+            raise UserError(
+                f"its family had {num} arms and epsilons to choose among, this one has "
+                f"{self.config.num_choices}"
+            )
         self.chosen = arrays["arm"]
         self.played = torch.from_numpy(arrays["played"])
         self.returned = torch.from_numpy(arrays["returned"])

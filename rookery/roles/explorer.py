@@ -26,7 +26,7 @@ from rookery.roles.lane import Lane, group
 from rookery.roles.pulse import Pulse
 from rookery.runs.checkpoint_files import State
 
-_CURIOSITY = "curiosity/"
+_CURIOSITY, _WEIGHTS = "curiosity/", "weights/"
 
 
 class StepSink(Protocol):
@@ -200,6 +200,10 @@ class Explorer:
             return None
         arrays = {f"{_CURIOSITY}{name}": leaf for name, leaf in self.curiosity.save().items()}
         data = saved.data | {"rng": generator_state(self.rng)}
+        if self.config.publish_every > 1:  # the learner's may be newer
+            data["version"] = self.weights.version
+            mine = self.weights.save().items()
+            arrays |= {f"{_WEIGHTS}{name}": leaf for name, leaf in mine}
         return State({**saved.arrays, **arrays}, data)
 
     def begun_anew(self) -> Array:
@@ -211,6 +215,8 @@ class Explorer:
         self.lane.load_state(saved)
         self._begun_anew = self.lane.envs.lost_episodes.copy()
         self.curiosity.load(group(saved, _CURIOSITY))
+        if "version" in saved.data:
+            self.weights.load(group(saved, _WEIGHTS), saved.data["version"])
         restore_generator(self.rng, saved.data["rng"])
 
     def close(self) -> None:

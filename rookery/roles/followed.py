@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from rookery.core.ports import ParamSource
+from rookery.core.spec import Arrays
+from rookery.core.tensors import as_tensor
 from rookery.nets.policy import Policy
 from rookery.params.flat import FlatParams
 
@@ -23,3 +25,15 @@ class Followed:
             self.flat.load(params)
             self.policy.refreshed()
         return self.version >= 0
+
+    def save(self) -> Arrays:
+        """The weights it has, which may be older than those that :meth:`refresh` would find."""
+        tensors = self.flat.tensors().items()
+        return {name: leaf.detach().cpu().numpy().copy() for name, leaf in tensors}
+
+    def load(self, saved: Arrays, version: int) -> None:
+        """Go on with what was saved, until there are weights newer than ``version``."""
+        device = self.flat.data.device
+        self.flat.load({name: as_tensor(array, device) for name, array in saved.items()})
+        self.policy.refreshed()
+        self.version = version

@@ -73,9 +73,9 @@ class FreeLearner(ReplayLearner):
         memory.ledger[-1, APPLIED] = self.updates
         memory.state = GOING
 
-    def _publish(self) -> None:
+    def _publish(self, version: int) -> None:
         if self.worker == 0:
-            super()._publish()
+            super()._publish(version)
 
     def _count_updates(self) -> int:
         return self.memory.total(APPLIED)

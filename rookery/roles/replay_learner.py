@@ -115,11 +115,12 @@ class ReplayLearner:
             self.shards.meet()  # nobody writes where it begins any more
         if not self.updates:  # they may have come from elsewhere
             self._move_target(1.0)
-        self._publish()
+        # Actors that were saved with the weights published last go on with those.
+        self._publish(self.updates - self.updates % self.algorithm.config.publish_every)
 
-    def _publish(self) -> None:
+    def _publish(self, version: int) -> None:
         if self.group.rank == 0:
-            self.params.publish(self.updates, self.flat.tensors())
+            self.params.publish(version, self.flat.tensors())
 
     def ready(self) -> bool:
         """Whether there is a batch to learn from."""
@@ -165,7 +166,7 @@ class ReplayLearner:
         elif now // config.target_every > before // config.target_every:
             self._move_target(1.0)
         if now // config.publish_every > before // config.publish_every:
-            self._publish()
+            self._publish(now)
 
     def _weight(self, learned: Learned) -> Tensor | float:
         """What share of the batch's loss is this learner's."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from rookery.algos.algorithm import block_name
 from rookery.algos.dqn import DQNConfig
 from rookery.core.errors import UserError
@@ -21,15 +23,28 @@ LEFT_SHARE = 0.1
 """Of the free memory, what replay must leave to all else."""
 
 
-def replay_bytes(config: RunConfig, policy: Policy, packed: float = PACKED) -> int | None:
+class Needs(NamedTuple):
+    """Bytes of a full replay."""
+
+    table: int
+    batches: int
+    """On their way from its process to the learners."""
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.table + self.batches
+
+
+def replay_bytes(config: RunConfig, policy: Policy, packed: float = PACKED) -> Needs | None:
     """What a full replay takes, None if the run has none; images are ``packed`` so many times."""
     algo, formation = config.algo_config, config.formation_config
     if not isinstance(algo, DQNConfig) or not isinstance(formation, ReplayConfig):
         return None
     table = table_config(algo, formation.num_actors * config.env.num_envs)
     spec = step_spec(algo, policy)
-    total = estimate_bytes(table, spec, packed=packed)
-    if config.engine == "local":  # batches on their way to the learner
+    batches = 0
+    if config.engine == "local":
         slots = sample_slot_specs(
             spec,
             num_slots=formation.num_slots,
@@ -37,8 +52,8 @@ def replay_bytes(config: RunConfig, policy: Policy, packed: float = PACKED) -> i
             batch_size=algo.batch_size,
             episode_width=2,
         )
-        total += sum(leaf.num_bytes for leaf in slots.values())
-    return total
+        batches = sum(leaf.num_bytes for leaf in slots.values())
+    return Needs(estimate_bytes(table, spec, packed=packed), batches)
 
 
 def replay_note(config: RunConfig, signature: Signature) -> str | None:
@@ -50,10 +65,10 @@ def replay_note(config: RunConfig, signature: Signature) -> str | None:
     needed, unpacked = replay_bytes(config, policy), replay_bytes(config, policy, packed=1.0)
     assert needed is not None
     assert unpacked is not None
-    note = f"replay of {algo.capacity_steps:,} steps: up to {size(needed)}"
+    note = f"replay of {algo.capacity_steps:,} steps: up to {size(needed.total)}"
     if unpacked == needed or may_be_game(config.env.id):
         return note
-    return f"{note} if its images compress as well as Atari's, {size(unpacked)} if not at all"
+    return f"{note} if its images compress as well as Atari's, {size(unpacked.total)} if not at all"
 
 
 def check_replay_fits(config: RunConfig, policy: Policy, free_bytes: int | None = None) -> None:
@@ -64,11 +79,17 @@ def check_replay_fits(config: RunConfig, policy: Policy, free_bytes: int | None 
     assert isinstance(algo, DQNConfig)
     free = free_memory()[0] if free_bytes is None else free_bytes
     room = free * (1.0 - LEFT_SHARE)
-    if needed > room:
-        # Not all of it grows in proportion: indices come in powers of two.
-        fits = int(0.8 * algo.capacity_steps * room / needed)
-        fits -= fits % 10 ** max(len(str(fits)) - 2, 0)
+    if needed.total <= room:
+        return
+    block = block_name(config.algo)
+    told = f"a replay of {algo.capacity_steps:,} steps takes up to {size(needed.total)}, and "
+    told += f"{size(free)} are free"
+    if needed.batches > room / 2:
         raise UserError(
-            f"a replay of {algo.capacity_steps:,} steps takes up to {size(needed)}, and "
-            f"{size(free)} are free: --{block_name(config.algo)}.capacity_steps {fits} would fit"
+            f"{told}; {size(needed.batches)} are for batches: lower --{block}.batch_size, or "
+            f"--{block}.length and burn_in"
         )
+    # Not all of it grows in proportion: indices come in powers of two.
+    fits = int(0.8 * algo.capacity_steps * (room - needed.batches) / needed.table)
+    fits -= fits % 10 ** max(len(str(fits)) - 2, 0)
+    raise UserError(f"{told}: --{block}.capacity_steps {fits} would fit")

@@ -75,7 +75,8 @@ REPLAY = {
 }
 R2D2 = REPLAY | {
     "algo": "r2d2",
-    "r2d2": REPLAY["apex"] | {"length": 10, "burn_in": 5, "n_step": 3, "capacity_steps": 1200},  # type: ignore[operator]
+    "r2d2": REPLAY["apex"]  # type: ignore[operator]
+    | {"length": 10, "burn_in": 5, "n_step": 3, "capacity_steps": 1200, "publish_every": 7},
 }
 del R2D2["apex"]
 

@@ -58,10 +58,19 @@ def test_an_episode_counts_once_and_for_the_arm_that_played_it() -> None:
 def test_epsilons_are_chosen_with_the_arms() -> None:
     epsilons = (0.5, 0.01)
     fixed = arms(num_envs=7, num_arms=3, epsilons=epsilons)
-    assert fixed.current.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert fixed.current.tolist() == [0, 0, 1, 1, 2, 2, 0]
     assert fixed.epsilon is not None
-    assert fixed.epsilon.tolist() == [0.5, 0.5, 0.5, 0.01, 0.01, 0.01, 0.5]
+    assert fixed.epsilon.tolist() == [0.5, 0.01, 0.5, 0.01, 0.5, 0.01, 0.5]
     assert arms(num_arms=3).epsilon is None
+
+
+def test_a_state_of_another_family_is_refused() -> None:
+    mine = arms(num_arms=3, epsilons=(0.5, 0.01))
+    again = arms(num_arms=3, epsilons=(0.5, 0.01), seed=1)
+    again.load(mine.save())
+    assert again.current.tolist() == mine.current.tolist()
+    with pytest.raises(UserError, match="had 6 arms and epsilons to choose among, this one has 3"):
+        arms(num_arms=3).load(mine.save())
 
 
 @pytest.mark.parametrize(("score", "most"), [("ucb", 1.0), ("ucb1_tuned", 100.0)])

@@ -19,6 +19,7 @@ from rookery.core.spec import ArraySpec, LeafSpec
 from rookery.nets.policy import PolicyConfig
 from rookery.nets.q_network import QNetwork, greedy, legal_values
 from rookery.roles.replay_memory import check_replay_fits, replay_bytes, replay_note
+from rookery.runs.config import RunConfig
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
 SIGNATURE = Signature(
@@ -293,32 +294,33 @@ def test_wrong_epsilons_are_refused(settings: dict[str, float]) -> None:
 # --- memory --------------------------------------------------------------------------------------
 
 
-def test_a_replay_that_does_not_fit_is_refused_with_one_that_does() -> None:
-    config = settings_from_python("CartPole-v1", {"algo": "dqn", "dqn": {"capacity_steps": 10**6}})
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_a_replay_that_does_not_fit_is_refused_with_one_that_does(engine: str) -> None:
+    def config(capacity: int) -> RunConfig:
+        dqn = {"capacity_steps": capacity, "batch_size": 5000}
+        return settings_from_python("CartPole-v1", {"algo": "dqn", "engine": engine, "dqn": dqn})
+
     policy = network()
-    needed = replay_bytes(config, policy)
+    needed = replay_bytes(config(200_000), policy)
     assert needed is not None
-    check_replay_fits(config, policy, free_bytes=2 * needed)
+    check_replay_fits(config(200_000), policy, free_bytes=2 * needed.total)
     with pytest.raises(UserError, match=r"--dqn.capacity_steps \d+ would fit") as refused:
-        check_replay_fits(config, policy, free_bytes=needed // 2)
+        check_replay_fits(config(200_000), policy, free_bytes=needed.total // 2)
     fits = int(str(refused.value).rpartition("capacity_steps ")[2].split()[0])
-    smaller = settings_from_python("CartPole-v1", {"algo": "dqn", "dqn": {"capacity_steps": fits}})
-    check_replay_fits(smaller, policy, free_bytes=needed // 2)
-    note = replay_note(config, SIGNATURE)
+    check_replay_fits(config(fits), policy, free_bytes=needed.total // 2)
+    note = replay_note(config(200_000), SIGNATURE)
     assert note is not None
-    assert note.startswith("replay of 1,000,000 steps: up to ")
+    assert note.startswith("replay of 200,000 steps: up to ")
 
 
-def test_batches_on_their_way_between_processes_are_counted() -> None:
-    given = {"algo": "dqn", "dqn": {"batch_size": 1000}}
-    one = replay_bytes(settings_from_python("CartPole-v1", given), network())
-    several = replay_bytes(
-        settings_from_python("CartPole-v1", given | {"engine": "local"}), network()
-    )
-    assert one is not None
-    assert several is not None
-    images = 3 * 1000 * 2 * 3 * 4  # slots of a batch, two observations of 3 floats in each
-    assert several - one > images
+def test_batches_that_do_not_fit_are_told_of() -> None:
+    dqn = {"capacity_steps": 200_000, "batch_size": 100_000}
+    config = settings_from_python("CartPole-v1", {"algo": "dqn", "engine": "local", "dqn": dqn})
+    needed = replay_bytes(config, network())
+    assert needed is not None
+    assert needed.batches > 3 * 100_000 * 2 * 3 * 4, "slots, two observations of 3 floats each"
+    with pytest.raises(UserError, match=r"are for batches: lower --dqn.batch_size"):
+        check_replay_fits(config, network(), free_bytes=needed.batches)
 
 
 def test_images_that_may_not_compress_are_told_of() -> None:
