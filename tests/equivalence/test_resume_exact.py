@@ -76,7 +76,7 @@ REPLAY = {
 R2D2 = REPLAY | {
     "algo": "r2d2",
     "r2d2": REPLAY["apex"]  # type: ignore[operator]
-    | {"length": 10, "burn_in": 5, "n_step": 3, "capacity_steps": 1200, "publish_every": 7},
+    | {"length": 10, "burn_in": 5, "n_step": 3, "capacity_steps": 1200, "publish_every": 150},
 }
 del R2D2["apex"]
 
