@@ -34,10 +34,13 @@ Values = dict[str, Any]
 def values_of(env: gym.vector.VectorEnv[Any, Any, Any]) -> Values:
     """What it keeps of its arguments: numbers, names, None."""
     kinds = (bool, int, float, str, np.generic, types.NoneType)
-    arguments = inspect.signature(type(env)).parameters
+    try:
+        arguments, attributes = inspect.signature(type(env)).parameters, vars(env)
+    except (TypeError, ValueError):  # written in C++, it shows neither
+        return {}
     return {
         name: value
-        for name, value in vars(env).items()
+        for name, value in attributes.items()
         if name.strip("_") in arguments and isinstance(value, kinds)
     }
 
