@@ -20,7 +20,6 @@ from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.directory import RunDirectory
 from rookery.runs.find import load_checkpoint
 
-REPOSITORY = Path(__file__).parents[2]
 TINY = [
     *("--steps", "300", "--envs", "4", "--ppo.rollout_steps", "16"),
     *("--stop-at", "none", "--eval.episodes", "2"),
