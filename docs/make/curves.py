@@ -51,9 +51,9 @@ CURVES = {
         },
         flags="--y eval/return_mean --smooth 1",
     ),
-    "minatar-breakout": Picture({"dqn": "dqn-minatar-breakout --time-limit 1h"}, takes_hours=True),
+    "minatar-breakout": Picture({"dqn": "dqn-minatar-breakout --time-limit 30m"}, takes_hours=True),
     "minatar-space-invaders": Picture(
-        {"dqn": "dqn-minatar-space-invaders --time-limit 1h"}, takes_hours=True
+        {"dqn": "dqn-minatar-space-invaders --time-limit 30m"}, takes_hours=True
     ),
 }
 

@@ -11,6 +11,7 @@ from rookery.core.errors import UserError
 from rookery.core.signature import Signature
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
+from rookery.engines.inherited import bequest_of, bequest_part, inherit
 from rookery.engines.interrupt import Interrupt
 from rookery.engines.queued import build_queued
 from rookery.engines.replayed import WithReplay, build_replayed
@@ -26,7 +27,7 @@ from rookery.roles.explorer import Explorer
 from rookery.roles.learner import Learner, load_weights
 from rookery.roles.pulse import shares
 from rookery.roles.replay_learner import ReplayLearner
-from rookery.runs.checkpoint_files import State
+from rookery.runs.checkpoint_files import Checkpoint, State
 from rookery.runs.config import RunConfig
 from rookery.runs.session import Session
 
@@ -187,7 +188,10 @@ def _load_actors(job: Job, actors: Actors, anew: set[int]) -> set[int]:
     """Put all but those who begin ``anew`` where they were; those for whom that does not work."""
     unfit: set[int] = set()
     for replica, actor in enumerate(actors):
-        if job.resume is None or replica in anew:
+        if job.resume is None:
+            continue
+        if replica in anew:
+            _inherit(job.resume, replica, actor)
             continue
         why = "the checkpoint has no state for it"
         if (part := f"actor-{replica}") in job.resume.parts:
@@ -198,7 +202,16 @@ def _load_actors(job: Job, actors: Actors, anew: set[int]) -> set[int]:
                 why = str(error)
                 unfit.add(replica)
         _LOG.warning("actor-%d begins new episodes: %s", replica, why)
+        if replica not in unfit:
+            _inherit(job.resume, replica, actor)
     return unfit
+
+
+def _inherit(checkpoint: Checkpoint, replica: int, actor: Actor | Explorer) -> None:
+    """Let an actor that begins new episodes know what the one before it did."""
+    left = bequest_of(checkpoint.parts, replica)
+    if left and isinstance(actor, Explorer):
+        inherit(actor, replica, left)
 
 
 def _build(job: Job, signature: Signature, anew: set[int]) -> tuple[Actors, AnyLearner]:
@@ -236,12 +249,14 @@ def restore(job: Job, learner: AnyLearner, session: Session) -> None:
 
 def _parts(actors: Actors, learner: AnyLearner) -> dict[str, State]:
     """What a checkpoint holds: the learner, and where each actor is in its episodes."""
-    parts = learner.save_state()
+    parts, left = learner.save_state(), {}
     for replica, actor in enumerate(actors):
         saved = actor.save_state()
         if saved is not None:
             parts[f"actor-{replica}"] = saved
-    return parts
+        elif isinstance(actor, Explorer):
+            left[replica] = actor.bequest()
+    return parts | bequest_part(left)
 
 
 def evaluate_pending(

@@ -62,11 +62,14 @@ class Keeper:
         control: Control,
         listener: Listener,
         fleet: Callable[[], Record],
+        bequests: Callable[[], dict[str, State]] = dict,
     ) -> None:
+        """``bequests`` gives what a checkpoint keeps of actors."""
         self.order = order
         self.learner = learner
         self.control = control
         self.listener = listener
+        self.bequests = bequests
         run = RunDirectory.open(Path(order["run"]))
         self.session = Session(
             config,
@@ -74,7 +77,7 @@ class Keeper:
             _callbacks(order, control),
             fleet=fleet,
             policy=learner.policy,
-            beside=self._snapshot if isinstance(learner, ReplayLearner) else None,
+            beside=self._beside if isinstance(learner, ReplayLearner) else None,
         )
         self.requested: set[int] = set()
 
@@ -135,13 +138,13 @@ class Keeper:
             reached_at=session.reached_at,
         )
 
-    def _snapshot(self) -> dict[str, State]:
+    def _beside(self) -> dict[str, State]:
         """Have the replay process save itself beside the checkpoint that is being made."""
-        formation = self.session.config.formation_config
+        formation, parts = self.session.config.formation_config, self.bequests()
         if not getattr(formation, "save_replay", False):
-            return {}
+            return parts
         self.control.send("snapshot", steps=self.session.steps)
-        return snapshot_part(self.session.steps)
+        return parts | snapshot_part(self.session.steps)
 
     def __enter__(self) -> Keeper:
         return self

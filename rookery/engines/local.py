@@ -114,6 +114,8 @@ class _Driver:
         config = self.job.config
         self.wiring = wiring_of(config).create(config, self.signature)
         self.wiring.counters[RESTARTS] = self.restarts
+        if resume is not None:
+            self.wiring.inherit(resume.path)
         self.nursery.name(self.job.run.path.name)
         self.nursery.share(self.wiring.pass_fds())
         self.fleet = Fleet(self.job.run, self.nursery)

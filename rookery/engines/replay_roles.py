@@ -76,7 +76,8 @@ def learn_from_replay(order: Order, control: Control, listener: Listener) -> Non
     learner, source = wiring.build_learner(signature, order["replica"])
     if order["replica"] == 0:
         fleet = partial(fleet_shares, wiring, learner)
-        keeper = Keeper(order, config, learner, control, listener, fleet)
+        bequests = wiring.save_bequests
+        keeper = Keeper(order, config, learner, control, listener, fleet, bequests)
         keeper.begin()
         with keeper:
             if isinstance(learner, FreeLearner):

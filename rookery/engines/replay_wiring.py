@@ -3,35 +3,44 @@ several learners the memory of their group."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rookery.core.signature import Signature
 from rookery.core.spec import Array, ArraySpec
+from rookery.engines.inherited import bequest_part, inherit, read_bequests
 from rookery.engines.replayed import build_explorer, build_replay_learner, replay_configs, told_keys
 from rookery.engines.wiring import Vitals, Wiring, prefixed, vital_specs
 from rookery.nets.normalizer import moments_in
 from rookery.nets.policy import Policy
+from rookery.nets.q_network import QNetwork
 from rookery.params.flat import FlatParams
 from rookery.params.hogwild import HogwildMemory, hogwild_specs
 from rookery.params.sharded import Shards, shard_specs
 from rookery.params.shared_memory import param_specs
 from rookery.roles.build import build_policy
+from rookery.roles.curiosity import curiosity_of
 from rookery.roles.explorer import Explorer
 from rookery.roles.free_learner import FreeLearner
 from rookery.roles.pulse import Pulse
 from rookery.roles.replay import METRICS, step_spec
 from rookery.roles.replay_learner import ReplayLearner
+from rookery.runs.checkpoint_files import State
 from rookery.runs.config import RunConfig
+from rookery.transport.bequests import Bequests, bequest_specs
 from rookery.transport.sample_slots import SampleSlots, SlotSource, sample_slot_specs
 from rookery.transport.shared_group import SharedGroup, group_specs
 from rookery.transport.shared_memory import SharedArena
 from rookery.transport.step_rings import RingSink, RingSource, StepRings, step_ring_specs
 from rookery.transport.wake import Wake
+
+_LOG = logging.getLogger(__name__)
 
 MIN_RING_SLOTS = 4
 WORDS_BYTES = 4096
@@ -94,6 +103,7 @@ class ReplayWiring(Wiring):
             **prefixed("params/", param_specs(flat.tensors())),
             **prefixed("rings/", rings),
             **prefixed("slots/", slots),
+            **prefixed("bequests/", _bequest_specs(config, policy)),
             **_learner_specs(config, policy, flat),
         }
 
@@ -121,7 +131,8 @@ class ReplayWiring(Wiring):
         self, signature: Signature, replica: int, *, life: int, start_steps: int
     ) -> Explorer:
         """Actor ``replica`` with its ends of the edges."""
-        return build_explorer(
+        bequests = self.bequests()
+        explorer = build_explorer(
             self.config,
             signature,
             replica,
@@ -130,7 +141,30 @@ class ReplayWiring(Wiring):
             life=life,
             start_steps=start_steps,
             pulse=Pulse(self.acting_pulse(replica)),
+            leave=partial(bequests.leave, replica) if bequests.values else None,
         )
+        if (left := bequests.read(replica)) is not None:
+            inherit(explorer, replica, left)
+        return explorer
+
+    def bequests(self) -> Bequests:
+        """What actors leave to those that take their places."""
+        return Bequests(self.arena.group("bequests/"))
+
+    def inherit(self, checkpoint: Path) -> None:
+        """Actors will begin with what those knew that ``checkpoint`` was made of."""
+        bequests = self.bequests()
+        for actor, left in read_bequests(checkpoint, bequests.num_actors).items():
+            if bequests.fits(left):
+                bequests.leave(actor, left)
+            else:
+                _LOG.warning("actor-%d begins anew: its settings of exploring are others", actor)
+
+    def save_bequests(self) -> dict[str, State]:
+        """What a checkpoint keeps of the actors."""
+        bequests = self.bequests()
+        left = {actor: bequests.read(actor) for actor in range(bequests.num_actors)}
+        return bequest_part({actor: found for actor, found in left.items() if found})
 
     def step_sink(self, replica: int, life: int) -> RingSink:
         """Actor ``replica``'s end of its ring."""
@@ -215,6 +249,15 @@ class ReplayWiring(Wiring):
         Wiring.close(self)
         for bell in (self.replay_bell, *self.group_bells):
             bell.close()
+
+
+def _bequest_specs(config: RunConfig, policy: QNetwork) -> dict[str, ArraySpec]:
+    """Room for what each actor leaves."""
+    formation, algo = replay_configs(config)
+    envs = np.arange(config.env.num_envs)
+    left = curiosity_of(algo, policy, envs, np.random.default_rng(0)).bequest()
+    specs = {name: ArraySpec(array.shape, array.dtype) for name, array in left.items()}
+    return bequest_specs(specs, formation.num_actors)
 
 
 def _learner_specs(config: RunConfig, policy: Policy, flat: FlatParams) -> dict[str, ArraySpec]:

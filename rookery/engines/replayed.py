@@ -16,7 +16,7 @@ from rookery.core.ports import ParamSink, ParamSource
 from rookery.core.seeding import seed_of, stream
 from rookery.core.sequence import Steps
 from rookery.core.signature import Signature
-from rookery.core.spec import Array
+from rookery.core.spec import Array, Arrays
 from rookery.envs.make import make_vector
 from rookery.params.sharded import Shards
 from rookery.programs.formations import ReplayConfig
@@ -72,6 +72,7 @@ def build_explorer(
     life: int = 0,
     start_steps: int = 0,
     pulse: Pulse | None = None,
+    leave: Callable[[Arrays], None] | None = None,
 ) -> Explorer:
     """Actor ``replica``; neither a replacement nor a resumed one repeats what was done before."""
     formation, algo = replay_configs(config)
@@ -96,6 +97,7 @@ def build_explorer(
         num_streams=formation.num_actors * num_envs,
         info_keys=config.metrics.info_keys,
         pulse=pulse,
+        leave=leave,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -54,6 +55,9 @@ class Vitals:
     def counters(self) -> Array:
         """What the driver counts: restarts."""
         return self.arena.arrays["counters"]
+
+    def inherit(self, checkpoint: Path) -> None:
+        """Begin with what processes left that ``checkpoint`` was made of: nothing, here."""
 
     def shares(self, role: str) -> dict[str, float]:
         """Where the time of those that act, which are called ``role``, goes, and who else waits."""

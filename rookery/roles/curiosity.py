@@ -59,6 +59,14 @@ class Indifference:
     def load(self, arrays: Arrays) -> None:
         """Go on from :meth:`save`."""
 
+    def bequest(self) -> Arrays:
+        """What whoever takes this actor's place should know: some of :meth:`save`, always of the
+        same shapes."""
+        return {}
+
+    def inherit(self, arrays: Arrays) -> None:
+        """Go on from :meth:`bequest`, in new episodes."""
+
 
 class Curiosity(Indifference):
     """The bonus of each step, and the arm of each episode.
@@ -145,20 +153,31 @@ class Curiosity(Indifference):
 
     def save(self) -> Arrays:
         """Memories, moments, arms and the windows of their bandits."""
-        out = {f"arms/{name}": leaf for name, leaf in self.arms.save().items()}
+        out = self.bequest()
         if self.memory is not None:
             out |= {f"memory/{name}": leaf for name, leaf in self.memory.save().items()}
-        moments = torch.stack(self.moments).cpu().numpy()
-        out |= {"bonus_return": self.bonus_return.copy(), "last": self.last.copy()}
-        return out | {"moments": moments}
+        return out | {"bonus_return": self.bonus_return.copy(), "last": self.last.copy()}
 
     def load(self, arrays: Arrays) -> None:
         """Go on from :meth:`save`."""
-        self.arms.load(_group(arrays, "arms/"))
+        self.inherit(arrays)
         if self.memory is not None:
             self.memory.load(_group(arrays, "memory/"))
-        self.moments = RunningMoments(*self._tensor(arrays["moments"]))
         self.bonus_return, self.last = arrays["bonus_return"], arrays["last"]
+
+    def bequest(self) -> Arrays:
+        """All but what is of the running episodes."""
+        out = {f"arms/{name}": leaf for name, leaf in self.arms.save().items()}
+        if self.memory is not None:
+            out |= {f"memory/{name}": leaf for name, leaf in self.memory.bequest().items()}
+        return out | {"moments": torch.stack(self.moments).cpu().numpy()}
+
+    def inherit(self, arrays: Arrays) -> None:
+        """Go on with the arms, their bandits, and what is known of how new things are."""
+        self.arms.load(_group(arrays, "arms/"))
+        if self.memory is not None:
+            self.memory.inherit(_group(arrays, "memory/"))
+        self.moments = RunningMoments(*self._tensor(arrays["moments"]))
 
     def _tensors(self, arrays: Arrays, rows: Array) -> Tensors:
         return {name: self._tensor(leaf[rows]) for name, leaf in arrays.items()}

@@ -68,13 +68,21 @@ class EpisodicMemory:
         """Arrays that :meth:`load` goes on from; places that hold nothing are left out."""
         reach = min(int(self.count.max()), self.config.capacity)
         kept = {"places": self.places[:, :reach], "count": self.count}
-        kept |= {"distance_mean": self.distance.mean, "distance_num": self.distance.num}
-        return {name: leaf.cpu().numpy().copy() for name, leaf in kept.items()}
+        return {name: leaf.cpu().numpy().copy() for name, leaf in kept.items()} | self.bequest()
 
     def load(self, arrays: Arrays) -> None:
         """Go on from :meth:`save`."""
         places: Array = arrays["places"]
         self.places[:, : places.shape[1]] = torch.from_numpy(places)
         self.count.copy_(torch.from_numpy(arrays["count"]))
+        self.inherit(arrays)
+
+    def bequest(self) -> Arrays:
+        """What outlasts episodes."""
+        kept = {"distance_mean": self.distance.mean, "distance_num": self.distance.num}
+        return {name: leaf.cpu().numpy().copy() for name, leaf in kept.items()}
+
+    def inherit(self, arrays: Arrays) -> None:
+        """Go on from :meth:`bequest`, in new episodes."""
         self.distance.mean.copy_(torch.from_numpy(arrays["distance_mean"]))
         self.distance.num.copy_(torch.from_numpy(arrays["distance_num"]))

@@ -7,6 +7,7 @@ Shapes: B environments of this actor, E episodes that ended.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from rookery.algos.dqn import BEST, TAKEN, DQNConfig
 from rookery.core.action import to_env_units
+from rookery.core.errors import UserError
 from rookery.core.ports import ParamSource
 from rookery.core.seeding import generator_state, restore_generator
 from rookery.core.sequence import Steps
@@ -65,7 +67,9 @@ class Explorer:
         num_streams: int,
         info_keys: tuple[str, ...] = (),
         pulse: Pulse | None = None,
+        leave: Callable[[Arrays], None] | None = None,
     ) -> None:
+        """``leave`` is told, when episodes have ended, what the next actor here should know."""
         self.config = config
         self.policy = policy
         self.weights = Followed(policy, params)
@@ -78,6 +82,7 @@ class Explorer:
         self._seen: Arrays = {}
         self._begun_anew = np.ones(len(streams), np.bool_)
         self.curiosity = curiosity_of(config, policy, streams, rng)
+        self._leave = leave
 
     def ready(self) -> bool:
         """Whether replay takes more, and there are weights to act with."""
@@ -110,6 +115,8 @@ class Explorer:
         told = [ended.returns, ended.lengths]
         told += [result.info[key][ended.rows] for key in self.info_keys]
         told += self.curiosity.end(ended)
+        if self._leave is not None and len(ended.rows):
+            self._leave(self.bequest())
         steps = Steps(
             stream=self.streams,
             obs=self._seen,
@@ -206,6 +213,17 @@ class Explorer:
             arrays |= {f"{_WEIGHTS}{name}": leaf for name, leaf in mine}
         return State({**saved.arrays, **arrays}, data)
 
+    def bequest(self) -> Arrays:
+        """What whoever takes this actor's place should know."""
+        return self.curiosity.bequest()
+
+    def inherit(self, bequest: Arrays) -> None:
+        """Begin new episodes with what the actor before knew; an error if it was another kind."""
+        for name, mine in self.bequest().items():
+            if name not in bequest or bequest[name].shape != mine.shape:
+                raise UserError("it had other settings of exploring, or other environments")
+        self.curiosity.inherit(bequest)
+
     def begun_anew(self) -> Array:
         """Streams whose episodes are new: all, unless a state was loaded that could repeat them."""
         return self.streams[self._begun_anew]
@@ -222,3 +240,8 @@ class Explorer:
     def close(self) -> None:
         """Close the environments."""
         self.lane.envs.close()
+
+
+def bequest_in(saved: State) -> Arrays:
+    """What :meth:`Explorer.inherit` takes, out of :meth:`Explorer.save_state`; empty if nothing."""
+    return group(saved, _CURIOSITY)

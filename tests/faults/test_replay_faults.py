@@ -8,10 +8,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rookery.cli.main import main
-from rookery.runs.find import load_checkpoint
+from rookery.engines.inherited import read_bequests
+from rookery.runs.find import find_checkpoint, load_checkpoint
 from rookery.runs.metrics import read_metrics
 from tests.faults import processes as p
 from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish
@@ -76,6 +78,40 @@ def test_a_killed_actor_is_replaced(run: Path) -> None:
     assert "actor-1: killed by SIGKILL; replaced" in errors
     lengths = {record.get("rollout/length_mean") for record in p.records(run)}
     assert lengths - {None} == {10.0}, "no episode is joined to another's beginning"
+
+
+CURIOUS = (
+    "--algo", "agent57", "--engine", "local", "--actors", "2", "--envs", "2", "--log-every", "100",
+    "--save-every", "200", "--eval.episodes", "0", "--stop-at", "none", "--agent57.length", "1",
+    "--agent57.burn_in", "0", "--agent57.batch_size", "16", "--agent57.learning_starts", "100",
+    "--agent57.capacity_steps", "2000", "--agent57.steps_per_update", "8",
+    "--agent57.family.num_arms", "3", "--agent57.family.window", "5000",
+    "--agent57.novelty.capacity", "20",
+)  # fmt: skip
+
+
+def games(run: Path) -> list[int]:
+    """How many games the bandits of each actor remember, by the newest checkpoint."""
+    left = read_bequests(find_checkpoint(run, "latest"), 2)
+    return [int((left[actor]["arms/played"] >= 0).sum()) for actor in sorted(left)]
+
+
+def test_a_new_actor_goes_on_with_the_bandits_of_the_one_before(run: Path) -> None:
+    process = p.start(run, WORLD, *CURIOUS, *SLOW_STEPS, "--steps", "1000000")
+    p.until(lambda: (run / "checkpoints" / "latest").exists() and games(run), "a game's end")
+    before = p.until(lambda: min(found := games(run)) > 10 and found, "games of both actors")
+    replaced(run, "actor-1")
+    log = run / "logs" / "actor-1.log"
+    p.until(lambda: "actor-1 goes on with what the one before it knew" in log.read_text(), "it")
+    p.until(lambda: games(run)[1] > before[1], "more games of the new one, and none forgotten")
+    process.send_signal(signal.SIGINT)
+    code, errors = finish(process)
+    assert code == 130, errors
+    # All are new, and know what those of the checkpoint knew.
+    saved, steps = games(run), load_checkpoint(run, "latest", ["session"]).steps
+    assert main(["resume", str(run), "--steps", str(steps + 200), "--quiet"]) == 0
+    after = games(run)
+    assert all(now > then for now, then in zip(after, saved, strict=True))
 
 
 FREE = ("--replay.lockstep", "false")

@@ -238,12 +238,33 @@ def test_it_goes_on_where_it_was() -> None:
     assert rest(one) == rest(other)
 
 
+def test_who_takes_its_place_knows_what_outlasts_episodes() -> None:
+    first, second = curious(num_envs=2), curious(num_envs=2)
+    shapes = {name: array.shape for name, array in first.bequest().items()}
+    path = some_path(6)
+    with torch.inference_mode():
+        first.begin({"obs": path[:2]}, np.array([True, True]))
+        for row in path[2:]:
+            judge(first, step_result(np.stack([row, row])))
+    left = first.bequest()
+    assert {name: array.shape for name, array in left.items()} == shapes
+    assert set(left) <= set(first.save()), "so a whole state serves as well"
+    second.inherit({name: array.copy() for name, array in left.items()})
+    assert second.moments.num == first.moments.num == 8
+    assert second.memory is not None
+    assert not second.memory.count.any(), "episodes begin anew"
+    again = second.bequest()
+    for name, array in left.items():
+        np.testing.assert_array_equal(again[name], array, err_msg=name)
+    assert left["memory/distance_num"].min() > 0
+
+
 def test_without_ngu_there_is_nothing() -> None:
     config = DQNConfig()
     none: Any = None
     plain = curiosity_of(config, none, np.arange(2), np.random.default_rng(0))
     assert type(plain) is Indifference
-    assert (plain.inputs(), plain.save()) == ({}, {})
+    assert (plain.inputs(), plain.save(), plain.bequest()) == ({}, {}, {})
     assert plain.end(Ended(NOBODY, NOBODY, NOBODY)) == []
 
 
