@@ -59,27 +59,32 @@ def checked(steps: Steps, spec: StepSpec, num_streams: int) -> Steps:
             got = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
             wanted = f"{leaf.dtype}{[num, *leaf.shape]}"
             raise UserError(f"replay: {name} must be {wanted}, got {got}")
-    if steps.valid is not None and not steps.valid.all():
+    # This is done for every step: counting is the fastest way to ask for any or all.
+    if steps.valid is not None and np.count_nonzero(steps.valid) < num:
         steps = _rows(steps, steps.valid)
-    if not len(steps.stream):
+        num = len(steps.stream)
+    if not num:
         return steps
-    if not (steps.stream.min() >= 0 and steps.stream.max() < num_streams):
-        raise UserError(
-            f"replay: stream {steps.stream.min()} or {steps.stream.max()} is not within "
-            f"0..{num_streams - 1}"
-        )
-    if np.bincount(steps.stream).max() > 1:
-        raise UserError("replay: a stream was named twice in one put; put its steps one by one")
-    if not np.isfinite(steps.reward).all():
+    _check_streams(steps.stream, num_streams)
+    if np.count_nonzero(np.isfinite(steps.reward)) < num:
         bad = int(np.flatnonzero(~np.isfinite(steps.reward))[0])
         raise UserError(
             f"replay: the reward of stream {steps.stream[bad]} is {steps.reward[bad]}; "
             "rewards must be finite: look at the environment's step"
         )
-    ended = steps.terminated | steps.truncated
-    if ended.any() and (steps.final_obs is None or set(steps.final_obs) < set(spec.obs)):
+    last_seen = steps.final_obs is not None and set(spec.obs) <= set(steps.final_obs)
+    if not last_seen and np.count_nonzero(steps.terminated | steps.truncated):
         raise UserError("replay: an episode ended, but final_obs is missing")
     return steps
+
+
+def _check_streams(streams: Array, num_streams: int) -> None:
+    if np.count_nonzero(streams.view(np.uint64) >= num_streams):  # negative ones are large
+        raise UserError(
+            f"replay: stream {streams.min()} or {streams.max()} is not within 0..{num_streams - 1}"
+        )
+    if np.count_nonzero(np.bincount(streams)) < len(streams):
+        raise UserError("replay: a stream was named twice in one put; put its steps one by one")
 
 
 def _rows(steps: Steps, keep: Array) -> Steps:

@@ -119,7 +119,7 @@ class Table:
             self._begin(windows, rows, steps.state)
         keys = [self._finish(self._builder.complete(streams))]
         ended = steps.terminated | steps.truncated
-        if ended.any():
+        if np.count_nonzero(ended):
             self._store.append(streams[ended], final_values_of(steps, ended, self.spec))
             keys.append(self._finish(self._builder.end(streams[ended])))
             self._forget_pending(streams[ended])

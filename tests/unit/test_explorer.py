@@ -10,6 +10,16 @@ import numpy as np
 import pytest
 
 import rookery
+from rookery.cli.settings import settings_from_flags
+from rookery.core.sequence import Steps
+from rookery.core.spec import Array
+from rookery.core.tensors import Tensors
+from rookery.engines.replayed import build_explorer
+from rookery.params.flat import FlatParams
+from rookery.roles.build import build_policy, probe
+from rookery.roles.explorer import Explorer
+from rookery.roles.replay import step_spec
+from rookery.transport.step_rings import step_ring_specs
 
 NUM_ACTIONS = 5
 
@@ -68,3 +78,115 @@ def test_of_actions_that_are_alike_any_is_taken(
 def test_the_best_is_taken_where_values_differ(tmp_path: Path) -> None:
     counts = counted(tmp_path, masked=False, epsilon=0.0, value_gain=1.0)
     assert sorted(counts)[:-1] == [0] * (NUM_ACTIONS - 1)
+
+
+# --- one step of an actor ------------------------------------------------------------------------
+
+
+class Paying(gym.Env[Any, Any]):
+    """Pays 5 for each of the three steps of an episode, and shows small pictures."""
+
+    observation_space = gym.spaces.Box(0, 255, (2, 8, 8), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        super().reset(**given)
+        self.left = 3
+        return np.full((2, 8, 8), 200, np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return np.full((2, 8, 8), 100, np.uint8), 5.0, self.left == 0, False, {}
+
+
+class Shelf:
+    """A sink that keeps all that it is given."""
+
+    def __init__(self) -> None:
+        self.steps: list[Steps] = []
+        self.episodes: list[Array] = []
+
+    def can_put(self) -> bool:
+        return True
+
+    def put(self, steps: Steps, episodes: Array) -> None:
+        self.steps.append(steps)
+        self.episodes.extend(episodes)
+
+    def total_steps(self) -> int:
+        return sum(len(steps.stream) for steps in self.steps)
+
+    def wait(self, timeout_secs: float) -> None:
+        raise AssertionError("there is always room")
+
+
+class Published:
+    """Weights that change when ``version`` does; counts how often they were taken."""
+
+    def __init__(self, params: Tensors) -> None:
+        self.params, self.version, self.taken = params, 0, 0
+
+    def get(self, newer_than: int) -> tuple[int, Tensors] | None:
+        if self.version <= newer_than:
+            return None
+        self.taken += 1
+        return self.version, self.params
+
+
+PAID = {"algo": "dqn", "envs": "4", "env.backend": "serial", "dqn.reward_max": "1"}
+
+
+def paid() -> tuple[Explorer, Shelf, Published]:
+    config = settings_from_flags(f"{__name__}:Paying", PAID)
+    signature = probe(config.env, config.seed)
+    shelf, published = Shelf(), Published(FlatParams(build_policy(config, signature)).tensors())
+    return build_explorer(config, signature, 0, sink=shelf, params=published), shelf, published
+
+
+def test_what_is_learned_is_clipped_and_what_is_told_is_not() -> None:
+    explorer, shelf, _ = paid()
+    while len(shelf.episodes) < 4:
+        assert explorer.ready()
+        explorer.step()
+    assert {float(reward) for steps in shelf.steps for reward in steps.reward[steps.valid]} == {1.0}
+    assert [row.tolist() for row in shelf.episodes] == [[15.0, 3.0]] * 4
+
+
+def test_one_call_of_the_network_acts_for_all_environments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    explorer, shelf, _ = paid()
+    batches: list[tuple[int, ...]] = []
+    values = explorer.policy.values
+
+    def counted_values(obs: Tensors, *args: Any) -> Any:
+        batches.append(tuple(obs["obs"].shape))
+        return values(obs, *args)
+
+    monkeypatch.setattr(explorer.policy, "values", counted_values)
+    while len(shelf.steps) < 6:
+        assert explorer.ready()
+        explorer.step()
+    assert batches == [(4, 2, 8, 8)] * len(shelf.steps)
+
+
+def test_weights_are_taken_when_they_changed_and_not_else() -> None:
+    explorer, shelf, published = paid()
+    for version in (0, 1):
+        published.version = version
+        while len(shelf.steps) < 5 * (version + 1):
+            assert explorer.ready()
+            explorer.step()
+        assert published.taken == version + 1
+
+
+def test_pictures_go_to_replay_as_bytes() -> None:
+    explorer, shelf, _ = paid()
+    assert explorer.ready()
+    explorer.step()
+    assert shelf.steps[0].obs["obs"].dtype == np.uint8
+    spec = step_spec(explorer.config, explorer.policy)
+    rings = step_ring_specs(spec, num_actors=1, num_slots=2, num_envs=4, episode_width=2)
+    pictures = [ring for ring in rings.values() if ring.shape[-3:] == (2, 8, 8)]
+    assert pictures
+    assert {ring.dtype for ring in pictures} == {np.dtype(np.uint8)}
