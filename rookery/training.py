@@ -221,6 +221,7 @@ def continue_run(
     *,
     new_goal: bool = False,
     announce: Callable[[RunDirectory, Checkpoint], None] = lambda run, checkpoint: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Run:
     """Another sitting of an existing run; ``new_goal``: the score to stop at was given anew."""
     checkpoint = saved.load()
@@ -234,6 +235,8 @@ def continue_run(
         config = replace(config, policy=policy)
     with nursery_for(config.engine) as nursery:
         signature = check(config)
+        if (note := replay_note(config, signature)) is not None:
+            say(note)
         announce(saved.directory, checkpoint)
         job = Job(
             config,

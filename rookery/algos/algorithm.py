@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rookery.algos.on_policy import OnPolicyConfig
 from rookery.algos.settings import AlgorithmConfig
-from rookery.core.errors import UserError, near_names
+from rookery.core.errors import UserError, naming, near_names
 from rookery.core.group import Alone, Group
 from rookery.core.names import load_object
 from rookery.core.records import Rollout
@@ -158,5 +158,6 @@ def build_algorithm(
 ) -> Algorithm:
     """The algorithm called ``name``, learning together with ``group``."""
     found = algorithm_class(name)
-    built: Algorithm = found(config, recurrent=recurrent, device=device, group=group or Alone())
+    with naming(algo=block_name(name)):
+        built: Algorithm = found(config, recurrent=recurrent, device=device, group=group or Alone())
     return built

@@ -115,6 +115,11 @@ class DQNConfig(AlgorithmConfig):
             raise UserError(
                 f"algo.priority_exponent: must not be negative, got {self.priority_exponent:g}"
             )
+        if self.burn_in > self.length:
+            raise UserError(
+                f"algo.burn_in: {self.burn_in} steps are more than the sequence has to learn "
+                f"(algo.length, {self.length}); set burn_in to {self.length} or less"
+            )
         self.sequence  # noqa: B018  refuses what cannot be
 
     @property

@@ -54,6 +54,7 @@ def main(argv: list[str]) -> int:
                 Callbacks(on_record=[display.record]),
                 new_goal="stop_at" in words.flags,
                 announce=display.go_on,
+                say=display.say,
             )
             display.finish(run)
         return exit_code(run)

@@ -24,7 +24,7 @@ from jsonargparse import ArgumentParser, set_parsing_settings
 
 from rookery.algos.algorithm import algorithm_names, block_name, config_class
 from rookery.cli.arguments import seconds
-from rookery.core.errors import UserError, near_names
+from rookery.core.errors import UserError, naming, near_names
 from rookery.core.schedule import LinearSchedule
 from rookery.envs.make import EnvConfig
 from rookery.nets.policy import PolicyConfig
@@ -224,8 +224,8 @@ class Schema:
             raise UserError("env.id is missing: name a recipe or an environment, or set env.id")
         plain = {key: value for key, value in tree.items() if key not in CHOICES}
         self._check_schedules(plain)
-        values = self._instances(plain)
-        try:
+        with naming(algo=self.block, formation=self.formation):
+            values = self._instances(plain)
             return RunConfig(
                 recipe=str(tree.get("recipe") or ""),
                 algo=self.algo,
@@ -234,8 +234,6 @@ class Schema:
                 formation_config=values.pop(self.formation),
                 **values,
             )
-        except UserError as error:
-            raise self._named(error) from error
 
     def _instances(self, tree: Tree) -> dict[str, Any]:
         parser = self._parser
@@ -244,8 +242,6 @@ class Schema:
                 warnings.simplefilter("ignore")
                 parsed = parser.parse_object(tree)
                 instances = _instantiate(parser)(parsed)
-        except UserError as error:
-            raise self._named(error) from error
         except (argparse.ArgumentError, TypeError, KeyError, ValueError) as error:
             raise UserError(self._explain(str(error), tree)) from error
         return dict(vars(instances))
@@ -287,11 +283,6 @@ class Schema:
         """A setting as people know it: what has no section is known by its flag."""
         short = next((name for name, target in self.short_flags.items() if target == path), path)
         return path if "." in path else as_flag(short)
-
-    def _named(self, error: UserError) -> UserError:
-        """Components call themselves algo and formation; people know them by their names."""
-        text = re.sub(r"(?<![\w./])algo\.(?=\w)", f"{self.block}.", str(error))
-        return type(error)(re.sub(r"(?<![\w./])formation\.(?=\w)", f"{self.formation}.", text))
 
 
 def drop_other_blocks(tree: Tree, algo: str, formation: str) -> Tree:

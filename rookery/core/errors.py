@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -30,6 +32,19 @@ def near_names(name: str, known: Iterable[str]) -> str:
     if not close:
         return ""
     return "; did you mean " + " or ".join(f"'{match}'" for match in close) + "?"
+
+
+@contextmanager
+def naming(**blocks: str) -> Iterator[None]:
+    """Components call themselves algo and formation; people know them by the names of ``blocks``:
+    within ``naming(algo="ppo")`` a refusal of algo.gamma is one of ppo.gamma."""
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        for component, block in blocks.items():
+            text = re.sub(rf"(?<![\w./]){component}\.(?=\w)", f"{block}.", text)
+        raise type(error)(text) from error
 
 
 class StopRun(Exception):  # noqa: N818 - a request, not an error

@@ -42,6 +42,8 @@ ACTING = ("actor", "worker")
 """Roles that have environments."""
 KEEPERS = ("keeper", "learner", "worker")
 """Roles that keep the session: the first of these that the program has."""
+BUSY = ("worker", "learner")
+"""Roles that compute all the time."""
 HANG_GRACE_SECS = 1.0
 """An environment's own alarm comes first: it can name the environment."""
 
@@ -66,15 +68,16 @@ def run(job: Job) -> Finish:
 
 
 def _check_cores(program: Program) -> None:
-    """Workers never wait, so more of them than cores take turns; say so."""
+    """More of those that compute all the time than there are cores take turns; say so."""
     cores = len(os.sched_getaffinity(0))
     for node in program.nodes:
         threads = node.replicas * node.num_threads
-        if node.name == "worker" and threads > cores:
+        if node.name in BUSY and threads > cores:
             _LOG.warning(
-                "%d workers with %d compute threads each share %d cores; more than %d threads in "
-                "all make no more steps a second",
+                "%d %ss with %d compute threads each share %d cores; more than %d threads in all "
+                "make no more steps a second",
                 node.replicas,
+                node.name,
                 node.num_threads,
                 cores,
                 cores,

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rookery.algos.algorithm import block_name
 from rookery.algos.dqn import DQNConfig
-from rookery.core.errors import UserError, near_names
+from rookery.core.errors import UserError, naming, near_names
 from rookery.programs.graph import Edge, Node, Program
 
 if TYPE_CHECKING:
@@ -378,4 +379,5 @@ def formation_config_class(name: str) -> type[FormationConfig]:
 
 def build_program(config: RunConfig) -> Program:
     """The program of the configured formation."""
-    return FORMATIONS[config.formation][0](config)
+    with naming(algo=block_name(config.algo), formation=config.formation):
+        return FORMATIONS[config.formation][0](config)

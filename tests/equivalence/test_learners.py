@@ -180,7 +180,7 @@ def test_learners_that_cannot_share_are_refused() -> None:
         build_program(settings_from_python("CartPole-v1", flags))
 
     plan()
-    with pytest.raises(UserError, match=r"3 learners cannot divide 2 sequences"):
+    with pytest.raises(UserError, match=r"replay.num_learners: 3 .* 2 sequences \(dqn.batch"):
         plan(**{"dqn.batch_size": 2})
     with pytest.raises(UserError, match=r"not on cuda:0; --learners 1, or --device cpu"):
         plan(device="cuda:0")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rookery.core.action import from_env_form, to_env_form, to_env_units
-from rookery.core.errors import UserError, near_names
+from rookery.core.errors import RunFailed, UserError, naming, near_names
 from rookery.core.names import load_object
 from rookery.core.ports import ExperienceSink, ExperienceSource, ParamSink, ParamSource
 from rookery.core.records import Rollout, rollout_spec
@@ -393,6 +393,14 @@ def test_ports_are_what_the_protocols_ask_for() -> None:
 
 
 # --- names -----------------------------------------------------------------------------------
+
+
+def test_refusals_name_the_blocks_that_people_know() -> None:
+    with pytest.raises(RunFailed) as told, naming(algo="ppo", formation="sync"):
+        raise RunFailed("algo.gamma: see algo.lr, my.algo.x, an algo. formation.num_actors")
+    assert str(told.value) == "ppo.gamma: see ppo.lr, my.algo.x, an algo. sync.num_actors"
+    with pytest.raises(ValueError, match=r"^algo\.gamma$"), naming(algo="ppo"):
+        raise ValueError("algo.gamma")
 
 
 def test_near_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from rookery.algos.dqn import BEST, DQN, TAKEN, ApeXConfig, DQNConfig, R2D2Config
 from rookery.algos.epsilon import EpsilonConfig
+from rookery.cli.main import main
 from rookery.cli.settings import settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.sequence import Sequences, StepSpec
@@ -263,6 +265,13 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], said: str) -> None
         DQNConfig(**settings)
 
 
+def test_burn_in_is_not_longer_than_what_is_learned() -> None:
+    says = r"algo.burn_in: 9 steps are more than .* \(algo.length, 8\); set burn_in to 8 or less"
+    with pytest.raises(UserError, match=says):
+        R2D2Config(length=8, burn_in=9)
+    assert R2D2Config(length=8, burn_in=8).sequence.num_steps == 8 + 8 + R2D2Config().n_step - 1
+
+
 def test_burn_in_needs_a_memory_and_a_memory_needs_sequences() -> None:
     with pytest.raises(UserError, match=r"set policy.core to lstm or gru, or burn_in to 0"):
         built(R2D2Config())
@@ -311,6 +320,16 @@ def test_a_replay_that_does_not_fit_is_refused_with_one_that_does(engine: str) -
     note = replay_note(config(200_000), SIGNATURE)
     assert note is not None
     assert note.startswith("replay of 200,000 steps: up to ")
+
+
+def test_memory_is_told_before_a_run_and_before_it_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    words = ["CartPole-v1", "--algo", "dqn", "--steps", "200", "--eval.episodes", "0"]
+    for command in (["train", *words, "--run", run], ["resume", run, "--steps", "300"]):
+        assert main(command) == 0
+        assert "replay of 100,000 steps: up to " in capsys.readouterr().err
 
 
 def test_batches_that_do_not_fit_are_told_of() -> None:

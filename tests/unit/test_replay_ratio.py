@@ -18,7 +18,7 @@ STEPS, STARTS, ASKED = 1_200, 200, 8.0
     [
         {"length": 8, "overlap": 4, "burn_in": 2},
         {"length": 40, "overlap": 0, "burn_in": 0},  # longer than any episode
-        {"length": 3, "overlap": 2, "burn_in": 4},
+        {"length": 4, "overlap": 3, "burn_in": 4},
     ],
     ids=str,
 )
