@@ -25,7 +25,7 @@ from rookery.params.hogwild import HogwildMemory, hogwild_specs
 from rookery.params.sharded import Shards, shard_specs
 from rookery.params.shared_memory import param_specs
 from rookery.roles.build import build_policy
-from rookery.roles.curiosity import curiosity_of
+from rookery.roles.curiosity import blank_bequest
 from rookery.roles.explorer import Explorer
 from rookery.roles.free_learner import FreeLearner
 from rookery.roles.pulse import Pulse
@@ -254,8 +254,7 @@ class ReplayWiring(Wiring):
 def _bequest_specs(config: RunConfig, policy: QNetwork) -> dict[str, ArraySpec]:
     """Room for what each actor leaves."""
     formation, algo = replay_configs(config)
-    envs = np.arange(config.env.num_envs)
-    left = curiosity_of(algo, policy, envs, np.random.default_rng(0)).bequest()
+    left = blank_bequest(algo, policy, config.env.num_envs)
     specs = {name: ArraySpec(array.shape, array.dtype) for name, array in left.items()}
     return bequest_specs(specs, formation.num_actors)
 

@@ -13,6 +13,8 @@ Shapes: B environments, E whole episodes that ended.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -193,6 +195,14 @@ def curiosity_of(
     if isinstance(config, NGUConfig) and isinstance(policy, CuriousQNetwork):
         return Curiosity(config, policy, streams, rng)
     return Indifference()
+
+
+def blank_bequest(config: DQNConfig, policy: QNetwork, num_envs: int) -> Arrays:
+    """What an actor with these settings leaves before it acts; no large memory is made for it."""
+    if isinstance(config, NGUConfig):
+        small = replace(config.novelty, capacity=config.novelty.num_neighbours)
+        config = replace(config, novelty=small)
+    return curiosity_of(config, policy, np.arange(num_envs), np.random.default_rng(0)).bequest()
 
 
 def _outcome(result: StepResult) -> Arrays:

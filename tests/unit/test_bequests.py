@@ -18,6 +18,7 @@ from rookery.core.errors import UserError
 from rookery.core.spec import Arrays, ArraySpec
 from rookery.engines.inherited import bequest_of, bequest_part, inherit, read_bequests
 from rookery.envs.serial import SerialVector
+from rookery.replay.table import Table
 from rookery.roles.explorer import Explorer
 from rookery.runs.checkpoint_files import State
 from rookery.runs.find import find_checkpoint, load_checkpoint
@@ -145,8 +146,11 @@ def test_actors_that_begin_new_episodes_keep_their_arms(
         raise UserError("no")
 
     monkeypatch.setattr(SerialVector, "load_state_dict", unfit)
+    left: list[list[int]] = []
+    monkeypatch.setattr(Table, "abandon", lambda self, streams: left.append(streams.tolist()))
     before = read_bequests(find_checkpoint(run), 1)[0]
     rookery.resume(run, steps=240)
+    assert left == [[0, 1]], "no sequence joins their old episodes and their new ones"
     assert "actor-0 begins new episodes" in caplog.text
     after = read_bequests(find_checkpoint(run), 1)[0]
     assert after["moments"][0] == before["moments"][0] + 40, "of all that was ever judged"

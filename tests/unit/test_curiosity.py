@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from rookery.core.spec import Array, Arrays
 from rookery.envs.transition import StepResult
 from rookery.nets.curious import CuriousQNetwork
 from rookery.nets.q_network import ARM, LAST
-from rookery.roles.curiosity import Curiosity, Indifference, curiosity_of
+from rookery.roles.curiosity import Curiosity, Indifference, blank_bequest, curiosity_of
 from rookery.roles.episodic_memory import EpisodicMemory
 from rookery.roles.lane import Ended
 from tests.curious import FLAT, SMALL_FAMILY, network, step_result
@@ -26,12 +27,14 @@ from tests.reference import intrinsic_reference as reference
 NOBODY = np.empty(0, np.int64)
 
 
+SMALL_NOVELTY: dict[str, Any] = {"embedding_features": 4, "capacity": 50}
+CURIOUS = NGUConfig(
+    **FLAT, family=FamilyConfig(**SMALL_FAMILY), novelty=NoveltyConfig(**SMALL_NOVELTY)
+)
+
+
 def curious(num_envs: int = 1, novelty: dict[str, Any] | None = None) -> Curiosity:
-    config = NGUConfig(
-        **FLAT,
-        family=FamilyConfig(**SMALL_FAMILY),
-        novelty=NoveltyConfig(**{"embedding_features": 4, "capacity": 50, **(novelty or {})}),
-    )
+    config = replace(CURIOUS, novelty=NoveltyConfig(**SMALL_NOVELTY | (novelty or {})))
     made = curiosity_of(config, network(config), np.arange(num_envs), np.random.default_rng(0))
     assert isinstance(made, Curiosity)
     return made
@@ -248,6 +251,8 @@ def test_who_takes_its_place_knows_what_outlasts_episodes() -> None:
             judge(first, step_result(np.stack([row, row])))
     left = first.bequest()
     assert {name: array.shape for name, array in left.items()} == shapes
+    blank = blank_bequest(CURIOUS, first.policy, 2)
+    assert {name: array.shape for name, array in blank.items()} == shapes
     assert set(left) <= set(first.save()), "so a whole state serves as well"
     second.inherit({name: array.copy() for name, array in left.items()})
     assert second.moments.num == first.moments.num == 8
