@@ -115,11 +115,6 @@ class DQNConfig(AlgorithmConfig):
             raise UserError(
                 f"algo.priority_exponent: must not be negative, got {self.priority_exponent:g}"
             )
-        if self.burn_in > self.length:
-            raise UserError(
-                f"algo.burn_in: {self.burn_in} steps are more than the sequence has to learn "
-                f"(algo.length, {self.length}); set burn_in to {self.length} or less"
-            )
         self.sequence  # noqa: B018  refuses what cannot be
 
     @property
@@ -208,6 +203,11 @@ class DQN:
         group: Group | None = None,
     ) -> None:
         self.config, self.recurrent, self.device = config, recurrent, device
+        if config.burn_in > config.length:
+            raise UserError(
+                f"algo.burn_in: {config.burn_in} steps are more than the sequence has to learn "
+                f"(algo.length, {config.length}); set burn_in to {config.length} or less"
+            )
         if config.burn_in and not recurrent:
             raise UserError(
                 f"algo.burn_in: {config.burn_in} steps bring a recurrent state up to date, and "

@@ -44,7 +44,8 @@ def naming(**blocks: str) -> Iterator[None]:
         text = str(error)
         for component, block in blocks.items():
             text = re.sub(rf"(?<![\w./]){component}\.(?=\w)", f"{block}.", text)
-        raise type(error)(text) from error
+        error.args = (text,)
+        raise
 
 
 class StopRun(Exception):  # noqa: N818 - a request, not an error

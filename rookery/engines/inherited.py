@@ -13,7 +13,8 @@ from rookery.core.errors import UserError
 from rookery.core.spec import Arrays
 from rookery.roles.explorer import Explorer, bequest_in
 from rookery.roles.lane import group
-from rookery.runs.checkpoint_files import State, read_checkpoint, read_manifest
+from rookery.runs.checkpoint_files import State, read_manifest
+from rookery.runs.find import load_checkpoint
 from rookery.runs.tensorfile import SavedArrays
 
 _LOG = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ def read_bequests(checkpoint: Path, num_actors: int) -> dict[int, Arrays]:
     """What the files of ``checkpoint`` have for the next actors; others are left out."""
     wanted = {_PART, *(f"actor-{actor}" for actor in range(num_actors))}
     there = [name for name in read_manifest(checkpoint)["parts"] if name in wanted]
-    parts = read_checkpoint(checkpoint, there).parts
+    parts = load_checkpoint(checkpoint, parts=there).parts
     found = {actor: bequest_of(parts, actor) for actor in range(num_actors)}
     return {actor: bequest for actor, bequest in found.items() if bequest}
 

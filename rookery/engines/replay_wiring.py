@@ -158,7 +158,11 @@ class ReplayWiring(Wiring):
             if bequests.fits(left):
                 bequests.leave(actor, left)
             else:
-                _LOG.warning("actor-%d begins anew: its settings of exploring are others", actor)
+                _LOG.warning(
+                    "actor-%d knows nothing of what actors learned before: its are other arms or "
+                    "another number of environments",
+                    actor,
+                )
 
     def save_bequests(self) -> dict[str, State]:
         """What a checkpoint keeps of the actors."""

@@ -79,7 +79,8 @@ def checked(steps: Steps, spec: StepSpec, num_streams: int) -> Steps:
 
 
 def _check_streams(streams: Array, num_streams: int) -> None:
-    if np.count_nonzero(streams.view(np.uint64) >= num_streams):  # negative ones are large
+    unsigned = np.asarray(streams, np.int64).view(np.uint64)  # negative ones are large
+    if np.count_nonzero(unsigned >= num_streams):
         raise UserError(
             f"replay: stream {streams.min()} or {streams.max()} is not within 0..{num_streams - 1}"
         )

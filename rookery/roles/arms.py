@@ -114,6 +114,7 @@ class Arms:
                 f"its family had {num} arms and epsilons to choose among, this one has "
                 f"{self.config.num_choices}"
             )
-        self.chosen = arrays["arm"]
+        if self.config.choice != "fixed":  # else they follow from the environments' numbers
+            self.chosen = arrays["arm"]
         self.played = torch.from_numpy(arrays["played"])
         self.returned = torch.from_numpy(arrays["returned"])
