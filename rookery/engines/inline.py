@@ -27,7 +27,7 @@ from rookery.roles.explorer import Explorer
 from rookery.roles.learner import Learner, load_weights
 from rookery.roles.pulse import shares
 from rookery.roles.replay_learner import ReplayLearner
-from rookery.runs.checkpoint_files import Checkpoint, State
+from rookery.runs.checkpoint_files import State
 from rookery.runs.config import RunConfig
 from rookery.runs.session import Session
 
@@ -187,31 +187,24 @@ def _where_they_were(job: Job, signature: Signature) -> tuple[Actors, AnyLearner
 def _load_actors(job: Job, actors: Actors, anew: set[int]) -> set[int]:
     """Put all but those who begin ``anew`` where they were; those for whom that does not work."""
     unfit: set[int] = set()
+    if job.resume is None:
+        return unfit
+    parts = job.resume.parts
     for replica, actor in enumerate(actors):
-        if job.resume is None:
-            continue
-        if replica in anew:
-            _inherit(job.resume, replica, actor)
-            continue
-        why = "the checkpoint has no state for it"
-        if (part := f"actor-{replica}") in job.resume.parts:
-            try:
-                actor.load_state(job.resume.parts[part])
-                continue
-            except UserError as error:
-                why = str(error)
-                unfit.add(replica)
-        _LOG.warning("actor-%d begins new episodes: %s", replica, why)
-        if replica not in unfit:
-            _inherit(job.resume, replica, actor)
+        if replica not in anew:
+            why = "the checkpoint has no state for it"
+            if (part := f"actor-{replica}") in parts:
+                try:
+                    actor.load_state(parts[part])
+                    continue
+                except UserError as error:
+                    why = str(error)
+                    unfit.add(replica)
+            _LOG.warning("actor-%d begins new episodes: %s", replica, why)
+        left = bequest_of(parts, replica)
+        if left and replica not in unfit and isinstance(actor, Explorer):
+            inherit(actor, replica, left)
     return unfit
-
-
-def _inherit(checkpoint: Checkpoint, replica: int, actor: Actor | Explorer) -> None:
-    """Let an actor that begins new episodes know what the one before it did."""
-    left = bequest_of(checkpoint.parts, replica)
-    if left and isinstance(actor, Explorer):
-        inherit(actor, replica, left)
 
 
 def _build(job: Job, signature: Signature, anew: set[int]) -> tuple[Actors, AnyLearner]:

@@ -74,10 +74,10 @@ def _check_cores(program: Program) -> None:
         threads = node.replicas * node.num_threads
         if node.name in BUSY and threads > cores:
             _LOG.warning(
-                "%d %ss with %d compute threads each share %d cores; more than %d threads in all "
-                "make no more steps a second",
-                node.replicas,
+                "%s x%d with %d compute threads each on %d cores: more than %d threads in all make "
+                "no more steps a second",
                 node.name,
+                node.replicas,
                 node.num_threads,
                 cores,
                 cores,

@@ -26,6 +26,8 @@ def test_fixed_arms_are_those_of_the_environments() -> None:
     fixed.end(rows(0, 1), np.array([5.0, 6.0]))
     assert fixed.current.tolist() == [1, 2, 0, 1]
     assert (fixed.played == -1).all()
+    fixed.load(arms(num_arms=3, choice="uniform", seed=5).save())
+    assert fixed.current.tolist() == [1, 2, 0, 1], "also after a run in which they were drawn"
 
 
 @pytest.mark.parametrize("choice", ["uniform", "bandit"])

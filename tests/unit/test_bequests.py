@@ -5,9 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,9 @@ import pytest
 import rookery
 from rookery.core.errors import UserError
 from rookery.core.spec import Arrays, ArraySpec
-from rookery.engines.inherited import bequest_of, bequest_part, inherit, read_bequests
+from rookery.engines.inherited import bequest_of, bequest_part, read_bequests
 from rookery.envs.serial import SerialVector
 from rookery.replay.table import Table
-from rookery.roles.explorer import Explorer
 from rookery.runs.checkpoint_files import State
 from rookery.runs.find import find_checkpoint, load_checkpoint
 from rookery.transport.bequests import Bequests, bequest_specs
@@ -116,6 +113,25 @@ def test_a_checkpoint_keeps_them_by_actor() -> None:
     assert values_in(bequest_of({"actor-1": whole}, 1)) == {3}
 
 
+def trained(path: Path, **given: Any) -> Path:
+    """A run of two environments with episodes of ten steps."""
+    learn = {"batch_size": 8, "capacity_steps": 700, "learning_starts": 50}
+    novelty = {"capacity": 12, "embedding_features": 4, "distilled_features": 4}
+    return rookery.train(
+        "tests.faults.fault_worlds:Plain",
+        run=path / "run",
+        algo="agent57",
+        steps=200,
+        envs=2,
+        env={"backend": "serial"},
+        policy={"hidden": [8]},
+        eval={"episodes": 0, "every_steps": None},
+        agent57=learn
+        | {"length": 1, "burn_in": 0, "novelty": novelty, "family": {"num_arms": 3, "window": 50}},
+        **given,
+    ).path
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_actors_that_begin_new_episodes_keep_their_arms(
     tmp_path: Path,
@@ -126,20 +142,7 @@ def test_actors_that_begin_new_episodes_keep_their_arms(
     """Under ``inline`` too, whether their environments could not be saved or not be restored."""
     if not saved:
         monkeypatch.setattr(SerialVector, "state_dict", lambda self: None)
-    learn = {"batch_size": 8, "capacity_steps": 700, "learning_starts": 50}
-    novelty = {"capacity": 12, "embedding_features": 4, "distilled_features": 4}
-    run = rookery.train(
-        "tests.faults.fault_worlds:Plain",
-        run=tmp_path / "run",
-        algo="agent57",
-        steps=200,
-        envs=2,
-        env={"backend": "serial"},
-        policy={"hidden": [8]},
-        eval={"episodes": 0, "every_steps": None},
-        agent57=learn
-        | {"length": 1, "burn_in": 0, "novelty": novelty, "family": {"num_arms": 3, "window": 50}},
-    ).path
+    run = trained(tmp_path)
     assert ("actor-0" in load_checkpoint(run).parts) == saved
 
     def unfit(self: SerialVector, *args: object) -> None:
@@ -158,12 +161,11 @@ def test_actors_that_begin_new_episodes_keep_their_arms(
     assert played == [20, 24], "each episode has ten steps"
 
 
-def test_the_arms_of_others_are_not_taken(caplog: pytest.LogCaptureFixture) -> None:
-    left = {"arms/played": np.zeros((3, 50))}
-    explorer: Any = SimpleNamespace(
-        bequest=lambda: {"arms/played": np.zeros((2, 50))},
-        curiosity=SimpleNamespace(inherit=pytest.fail),
-    )
-    explorer.inherit = partial(Explorer.inherit, explorer)
-    inherit(explorer, 4, left)
-    assert "actor-4 knows nothing" in caplog.text
+def test_the_arms_of_others_are_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = trained(tmp_path, replay={"save_replay": False})
+    before = read_bequests(find_checkpoint(run), 1)[0]
+    rookery.resume(run, steps=280, env={"num_envs": 4})
+    assert "actor-0 knows nothing of what the one before it learned: it had other" in caplog.text
+    after = read_bequests(find_checkpoint(run), 1)[0]
+    assert (len(before["arms/played"]), len(after["arms/played"])) == (2, 4)
+    assert np.count_nonzero(after["arms/played"] >= 0) == 80 // 10, "only its own"
