@@ -1,0 +1,1 @@
+"""Formations: one page each, its settings and its program."""

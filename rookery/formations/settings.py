@@ -1,0 +1,93 @@
+"""What every formation has for settings, and the formations by name.
+
+A formation is a class with the dataclass of its settings and the program that they make::
+
+    class Sync:
+        Config = SyncConfig
+        @staticmethod
+        def program(plan: Plan) -> Program: ...
+
+One of your own is ``--formation package.module:Class``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rookery.core.errors import UserError, near_names
+from rookery.core.names import load_object
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormationConfig:
+    """Settings of a formation, and what every engine asks of it."""
+
+    off_policy: ClassVar[bool] = False
+    """Whether rollouts may be older than the weights that learn from them."""
+    experience: ClassVar[str] = "rollouts"
+    """What its learners learn from: rollouts as they come, or replay."""
+    acting_role: ClassVar[str] = "actor"
+    """What those are called that act: actors, or workers, which learn too."""
+    alone_in_thread: ClassVar[bool] = False
+    """Whether one thread carries only one of those that act: several would wait for each other."""
+    averages: ClassVar[bool] = True
+    """Whether optimizer.average_updates works here."""
+
+    num_actors: int = 1
+    """How many act, each with its share of env.num_envs; each is a process under the local engine.
+    """
+
+    def __post_init__(self) -> None:
+        self._check_positive("num_actors")
+
+    def batch_columns(self, num_envs: int) -> int:
+        """Environments whose rollouts make one batch, of ``num_envs`` in the whole run."""
+        return num_envs
+
+    def _check_positive(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise UserError(f"formation.{name}: must be at least 1, got {getattr(self, name)}")
+
+
+_OURS = {
+    "allreduce": "rookery.formations.allreduce:Allreduce",
+    "async": "rookery.formations.asynchronous:Async",
+    "hogwild": "rookery.formations.hogwild:Hogwild",
+    "replay": "rookery.formations.replay:Replay",
+    "sync": "rookery.formations.sync:Sync",
+}
+
+
+def formation_names() -> list[str]:
+    """Names for ``--formation``; ``package.module:Class`` is one too."""
+    return sorted(_OURS)
+
+
+def formation_class(name: str) -> Any:
+    """The formation called ``name``: one of ours, or ``package.module:Class``."""
+    if ":" not in name and name not in _OURS:
+        raise UserError(
+            f"--formation: unknown '{name}'{near_names(name, _OURS)} "
+            f"(one of {', '.join(formation_names())}, or package.module:Class)"
+        )
+    found = load_object(_OURS.get(name, name), "--formation")
+    config = getattr(found, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, FormationConfig)):
+        raise UserError(
+            f"--formation: {name} needs a class attribute Config, a dataclass made from "
+            "rookery.formations.settings:FormationConfig"
+        )
+    return found
+
+
+def formation_block(name: str) -> str:
+    """What its settings are called: ``sync``, or ``gossip`` for ``mine:Gossip``."""
+    return name.rpartition(":")[2].lower() if ":" in name else name
+
+
+def formation_config_class(name: str) -> type[FormationConfig]:
+    """The config dataclass of the formation called ``name``."""
+    found: type[FormationConfig] = formation_class(name).Config
+    return found
