@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rookery.algos.epsilon import EpsilonConfig
+from rookery.algos.family import Exploring
 from rookery.algos.settings import AlgorithmConfig
 from rookery.core.errors import UserError
 from rookery.core.group import Group
@@ -30,6 +31,7 @@ from rookery.core.schedule import Schedule, check_schedule, value_at
 from rookery.core.sequence import Sequences
 from rookery.core.spec import ACTION_MASK, Array, ArraySpec
 from rookery.core.tensors import Tensors, as_tensor
+from rookery.nets.normalizer import RunningMoments
 from rookery.nets.q_network import QNetwork
 from rookery.ops.priority import importance_weights, sequence_priorities
 from rookery.ops.q_learning import (
@@ -116,6 +118,11 @@ class DQNConfig(AlgorithmConfig):
                 f"algo.priority_exponent: must not be negative, got {self.priority_exponent:g}"
             )
         self.sequence  # noqa: B018  refuses what cannot be
+
+    @property
+    def exploring(self) -> Exploring | None:
+        """How actors explore beside chance; None: not at all."""
+        return None
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -255,6 +262,10 @@ class DQN:
                 "error_mean": error.abs().sum() / count,
             }
         return Learned(loss, metrics, sequence_priorities(error, mask, self.config.eta), count)
+
+    def moments(self) -> dict[str, RunningMoments]:
+        """Running statistics that learners have in common: none beside the policy's."""
+        return {}
 
     def lr_scales(self, policy: QNetwork) -> list[tuple[nn.Module, float]]:
         """Modules within ``policy`` that learn at another rate, and how many times that."""

@@ -10,10 +10,11 @@ Shapes: N arms.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from rookery.algos.novelty import NoveltyConfig
 from rookery.core.errors import UserError
 from rookery.ops.intrinsic import agent57_gammas, family_betas, ngu_gammas
 
@@ -103,3 +104,10 @@ class FamilyConfig:
         if self.gamma_middle is not None and self.num_arms >= _CURVED:
             return agent57_gammas(self.num_arms, gamma, self.gamma_middle, self.gamma_min)
         return ngu_gammas(self.num_arms, gamma, self.gamma_min)
+
+
+class Exploring(NamedTuple):
+    """How actors explore beside chance."""
+
+    family: FamilyConfig
+    novelty: NoveltyConfig

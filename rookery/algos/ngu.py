@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rookery.algos.dqn import DQN, Learned, R2D2Config, SequenceBatch
-from rookery.algos.family import FamilyConfig
+from rookery.algos.family import Exploring, FamilyConfig
 from rookery.algos.novelty import NoveltyConfig
 from rookery.core.group import Group
 from rookery.core.sequence import Sequences
@@ -51,6 +51,11 @@ class NGUConfig(R2D2Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.family.check(self.gamma)
+
+    @property
+    def exploring(self) -> Exploring:
+        """By a family of policies, for the new."""
+        return Exploring(self.family, self.novelty)
 
     @property
     def told(self) -> tuple[str, ...]:

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -18,11 +20,16 @@ from torch import Tensor
 from rookery.core.spec import Array
 
 
+Waiting = Callable[[], AbstractContextManager[None]]
+
+
 class Group(Protocol):
     """Collectives between ``size`` members, of which this is number ``rank``."""
 
     rank: int
     size: int
+    waiting: Waiting
+    """Entered while a member waits for the others, for its heartbeat."""
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Replace ``tensor`` by the sum over all members: the same bits everywhere."""
@@ -38,9 +45,13 @@ class Group(Protocol):
 
 
 class Alone:
-    """A group of one."""
+    """A group of one; or number ``rank`` of those who do not wait for each other."""
 
-    rank, size = 0, 1
+    size = 1
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank = rank
+        self.waiting: Waiting = nullcontext
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """The sum of one."""

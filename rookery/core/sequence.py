@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,6 +68,16 @@ class Sequences:
     """Leaves ``[N, ...]``: the recurrent state before the first real row."""
     extra: Arrays
     """Leaves ``[T+1, N, ...]``."""
+
+
+class Sample(NamedTuple):
+    """Sequences that were sampled."""
+
+    keys: Array
+    """``[N]`` by which replay knows them."""
+    probability: Array
+    """``[N]`` float64: the odds with which each was chosen."""
+    sequences: Sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

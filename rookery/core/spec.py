@@ -81,6 +81,15 @@ def zeros(specs: Mapping[str, ArraySpec]) -> Arrays:
     return {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs.items()}
 
 
+def under(prefix: str, arrays: Mapping[str, Array]) -> Arrays:
+    """The arrays whose names begin with ``prefix``, without it."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
 MAX_CHANNELS = 16
 """An image's last axis up to this size, and not larger than its first, is taken for channels."""
 

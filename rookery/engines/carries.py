@@ -1,39 +1,21 @@
-"""Which links each engine carries which port by."""
+"""By which link each engine carries each kind of port."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from rookery.core.ports import Kind
 from rookery.programs.graph import Link
 
-_CARRIES: dict[str, dict[str, Link]] = {
-    "inline": {
-        "experience": "call",
-        "queue": "call",
-        "params": "call",
-        "gradients": "call",
-        "weights": "call",
-        "steps": "call",
-        "sequences": "call",
-        "evaluation": "call",
-    },
-    "local": {
-        "experience": "shared_memory",
-        "queue": "shared_memory",
-        "params": "shared_memory",
-        "gradients": "shared_memory",
-        "weights": "shared_memory",
-        "steps": "shared_memory",
-        "sequences": "shared_memory",
-        "evaluation": "directory",
-    },
-    "mpi": {
-        "experience": "message",
-        "params": "message",
-        "gradients": "collective",
-        "evaluation": "call",
-    },
+_KINDS: tuple[Kind, ...] = ("stream", "cell", "call", "group", "memory")
+
+_CARRIES: dict[str, dict[Kind, Link]] = {
+    "inline": dict.fromkeys(_KINDS, "call"),
+    "local": dict.fromkeys(_KINDS, "shared_memory"),
+    "mpi": {"stream": "message", "cell": "message", "call": "message", "group": "collective"},
 }
 
 
-def carries(engine: str) -> dict[str, Link]:
-    """Ports that ``engine`` can carry, and how."""
+def carries(engine: str) -> Mapping[Kind, Link]:
+    """Kinds of ports that ``engine`` can carry, and how."""
     return _CARRIES[engine]

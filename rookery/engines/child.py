@@ -85,10 +85,9 @@ def _set_title(order: dict[str, Any]) -> None:
 
 
 def _become(order: dict[str, Any], control: Control, listener: Listener) -> None:
-    from rookery.engines import local_roles
+    from rookery.engines.process import become
 
-    loops = local_roles.LOOPS[order["config"]["formation"]]
-    loops[order["role"]](order, control, listener)
+    become(order, control, listener)
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

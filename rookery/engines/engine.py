@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rookery.core.signature import Signature
-from rookery.engines.nursery import Nursery
+from rookery.engines.fork_server import ForkServer
+from rookery.programs.plan import Plan
 from rookery.runs.checkpoint_files import Checkpoint
-from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.session import Callbacks, Outcome
 
@@ -17,24 +16,22 @@ ResumeMode = Literal["weights", "all"]
 
 @dataclass(slots=True)
 class Job:
-    """One sitting: a configuration, where it is written, and what it starts from."""
+    """One session of a run: what is carried, where it is written, and what it starts from."""
 
-    config: RunConfig
+    plan: Plan
     run: RunDirectory
     callbacks: Callbacks = field(default_factory=Callbacks)
     resume: Checkpoint | None = None
     """Go on from here exactly."""
     init_from: Checkpoint | None = None
     """Start with these weights, everything else new."""
-    signature: Signature | None = None
-    """What the environment shows and takes, if someone has asked it already."""
-    nursery: Nursery | None = None
+    fork_server: ForkServer | None = None
     """Starts processes, if someone has begun to prepare it already; the engine closes it."""
 
 
 @dataclass(slots=True)
 class Finish:
-    """How a sitting ended."""
+    """How a session ended."""
 
     outcome: Outcome
     steps: int

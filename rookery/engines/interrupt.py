@@ -9,12 +9,19 @@ import threading
 import time
 from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 """Signals that end a run."""
 SAME_SECS = 1.0
 """SIGTERM again within this time means the same: Slurm sends two when a job's time is up."""
+
+
+class Stop(NamedTuple):
+    """Why a run is to end before it is over."""
+
+    state: Literal["interrupted", "stopped"]
+    reason: str
 
 
 class Interrupt:
@@ -34,6 +41,10 @@ class Interrupt:
     def reason(self) -> str:
         """What was received."""
         return signal.Signals(self.signal).name if self.signal is not None else ""
+
+    def stopping(self) -> Stop | None:
+        """Whether, and why, the run is to end."""
+        return Stop("interrupted", self.reason) if self.requested else None
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():

@@ -6,9 +6,16 @@ Data parallelism: the weights are the same everywhere, after every step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from typing import ClassVar
 
 from rookery.formations.settings import FormationConfig
+from rookery.formations.session_edges import with_session
+from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.plan import Plan
+from rookery.roles.build import build_worker
+from rookery.transport.shared_group import GroupPort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,3 +43,31 @@ class Allreduce:
     """The formation."""
 
     Config = AllreduceConfig
+
+    @staticmethod
+    def program(plan: Plan) -> Program:
+        """Workers that act and learn, and step together with the mean of their gradients."""
+        config, formation = plan.config, plan.config.formation_config
+        assert isinstance(formation, AllreduceConfig)
+        gradients = GroupPort("worker", plan.num_actors, _largest_bytes(plan))
+        worker = Node(
+            name="worker",
+            build=partial(build_worker, check_every=formation.check_every),
+            replicas=plan.num_actors,
+            num_threads=formation.worker_threads,
+            computes=True,
+            has_envs=True,
+            keeps_session=True,
+            on_death="rewind",
+            about=f"{config.algo}, {config.optimizer.name}",
+        )
+        return with_session(plan, "allreduce", [worker], [Edge("worker", gradients, "worker")])
+
+
+def _largest_bytes(plan: Plan) -> int:
+    """Of what workers add up or gather: a gradient and its weight, episodes, statistics."""
+    columns = plan.envs_each * plan.config.on_policy.rollouts_per_update
+    steps = plan.config.algo_config.rollout_steps * columns
+    episodes = steps * (2 + len(plan.info_keys)) * 8
+    moments = max((prod(shape) for shape in plan.moments.values()), default=0) + 1
+    return max((plan.num_params + 1) * 4, episodes, moments * 8, 4096)

@@ -10,6 +10,12 @@ from typing import ClassVar
 
 from rookery.core.errors import UserError
 from rookery.formations.settings import FormationConfig
+from rookery.formations.session_edges import with_session
+from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.plan import Plan
+from rookery.roles.build import build_actor, build_async_learner
+from rookery.transport.queue import QueuePort
+from rookery.transport.weights import WeightsPort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,3 +62,40 @@ class Async:
     """The formation."""
 
     Config = AsyncConfig
+
+    @staticmethod
+    def program(plan: Plan) -> Program:
+        """Actors that fill queues and take the newest weights; a learner that empties them."""
+        config, formation = plan.config, plan.config.formation_config
+        assert isinstance(formation, AsyncConfig)
+        rollouts = QueuePort(
+            plan.rollout(plan.envs_each),
+            plan.rollout(formation.batch_columns(config.env.num_envs)),
+            num_actors=plan.num_actors,
+            num_envs=plan.envs_each,
+            num_slots=formation.slots_per_actor,
+            max_lag=formation.max_lag,
+        )
+        nodes = [
+            Node(
+                name="actor",
+                build=build_actor,
+                replicas=plan.num_actors,
+                has_envs=True,
+                about=f"{formation.slots_per_actor} slots",
+            ),
+            Node(
+                name="learner",
+                build=build_async_learner,
+                num_threads=formation.learner_threads,
+                computes=True,
+                keeps_session=True,
+                on_death="rewind",
+                about=f"{config.algo}, {config.optimizer.name}",
+            ),
+        ]
+        edges = [
+            Edge("actor", WeightsPort(plan.params), "learner"),
+            Edge("actor", rollouts, "learner"),
+        ]
+        return with_session(plan, "async", nodes, edges)

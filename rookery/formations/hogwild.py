@@ -6,9 +6,16 @@ A3C and, with a device each, A3G (https://arxiv.org/abs/1106.5730, https://arxiv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from rookery.formations.settings import FormationConfig
+from rookery.formations.session_edges import with_session
+from rookery.params.hogwild import SharedWeightsPort
+from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.plan import Plan
+from rookery.roles.build import build_hogwild_session, build_hogwild_worker
+from rookery.transport.reports import ReportsPort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +47,40 @@ class Hogwild:
     """The formation."""
 
     Config = HogwildConfig
+
+    @staticmethod
+    def program(plan: Plan) -> Program:
+        """Workers that act, learn and write to the same weights; a session that watches them."""
+        config, formation = plan.config, plan.config.formation_config
+        assert isinstance(formation, HogwildConfig)
+        for device in formation.devices:
+            plan.device(device)
+        weights = SharedWeightsPort(
+            plan.num_actors,
+            plan.num_params,
+            config.optimizer,
+            plan.moments,
+            shared_statistics=formation.shared_statistics,
+        )
+        reports = ReportsPort(plan.num_actors, 2 + len(plan.info_keys))
+        nodes = [
+            Node(
+                name="worker",
+                build=partial(build_hogwild_worker, devices=formation.devices),
+                replicas=plan.num_actors,
+                num_threads=formation.worker_threads,
+                computes=True,
+                has_envs=True,
+                about=f"{config.algo}, {config.optimizer.name}",
+            ),
+            Node(
+                name="session",
+                build=build_hogwild_session,
+                busy=False,
+                keeps_session=True,
+                on_death="rewind",
+                about="counts, logs and saves what the workers share",
+            ),
+        ]
+        edges = [Edge("worker", weights, "session"), Edge("worker", reports, "session")]
+        return with_session(plan, "hogwild", nodes, edges)

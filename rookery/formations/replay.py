@@ -6,9 +6,37 @@ DQN, Ape-X, R2D2, NGU and Agent57; MarltasCore.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
+import torch
+
+from rookery.algos.dqn import DQNConfig
+from rookery.core.errors import UserError
+from rookery.core.ports import Port
+from rookery.core.sequence import StepSpec
+from rookery.core.spec import ArraySpec
 from rookery.formations.settings import FormationConfig
+from rookery.formations.session_edges import with_session
+from rookery.params.hogwild import SharedWeightsPort
+from rookery.params.sharded import ShardsPort
+from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.plan import Plan
+from rookery.roles.build import build_explorer, build_replay, build_replay_learner
+from rookery.roles.curiosity import blank_carried_over
+from rookery.roles.replay import METRICS
+from rookery.runs.config import RunConfig
+from rookery.transport.actor_states import ActorStatesPort
+from rookery.transport.calls import CallPort
+from rookery.transport.sample_slots import SequencesPort
+from rookery.transport.step_rings import StepsPort
+from rookery.transport.weights import WeightsPort
+
+BATCHES_READY = 2
+"""Batches that replay keeps ready while the learner learns from another."""
+MIN_RING_SLOTS = 4
+SNAPSHOT_SECS = 300.0
+"""Replay may be writing its last snapshot when the run is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,3 +66,125 @@ class Replay:
     """The formation."""
 
     Config = ReplayConfig
+
+    @staticmethod
+    def program(plan: Plan) -> Program:
+        """Actors that put steps, replay that holds them, learners that sample sequences of them."""
+        config = plan.config
+        formation, algo = settings_of(config)
+        _check_learners(config, formation, algo)
+        nodes = [
+            Node(
+                name="actor",
+                build=partial(build_explorer, algo=algo),
+                replicas=plan.num_actors,
+                has_envs=True,
+            ),
+            Node(
+                name="replay",
+                build=partial(build_replay, spec=step_spec(plan), save=formation.save_replay),
+                grace_secs=SNAPSHOT_SECS,
+                metrics=METRICS,
+                about=f"the last {algo.capacity_steps:,} steps",
+            ),
+            Node(
+                name="learner",
+                build=partial(build_replay_learner, algo=algo, save=formation.save_replay),
+                replicas=formation.num_learners,
+                num_threads=formation.learner_threads,
+                computes=True,
+                keeps_session=True,
+                on_death="rewind",
+                about=f"{config.algo}, {config.optimizer.name}",
+            ),
+        ]
+        snapshots = CallPort("snapshots", "that replay saves itself beside a checkpoint", {})
+        edges = [
+            Edge("actor", _actor_states(plan, algo), "learner"),
+            Edge("actor", WeightsPort(plan.params), "learner"),
+            Edge("actor", _steps(plan, algo), "replay"),
+            Edge("learner", sequences_port(plan), "replay"),
+            Edge("learner", snapshots, "replay"),
+        ]
+        if formation.num_learners > 1:
+            edges.append(Edge("learner", _together(plan, formation), "learner"))
+        return with_session(plan, "replay", nodes, edges)
+
+
+def settings_of(config: RunConfig) -> tuple[ReplayConfig, DQNConfig]:
+    """The settings of the formation and of the algorithm."""
+    formation, algo = config.formation_config, config.algo_config
+    assert isinstance(formation, ReplayConfig)
+    assert isinstance(algo, DQNConfig)
+    return formation, algo
+
+
+def step_spec(plan: Plan) -> StepSpec:
+    """What one step of one environment looks like."""
+    action, (_, algo) = plan.signature.action.array, settings_of(plan.config)
+    return StepSpec(obs=plan.obs, action=action, state=dict(plan.state), extra=algo.extra)
+
+
+def _episode_width(plan: Plan, algo: DQNConfig) -> int:
+    """Numbers that an episode tells: return, length, and what is copied from info or known."""
+    return 2 + len(plan.info_keys) + len(algo.told)
+
+
+def _steps(plan: Plan, algo: DQNConfig) -> StepsPort:
+    return StepsPort(
+        step_spec(plan),
+        num_actors=plan.num_actors,
+        num_envs=plan.envs_each,
+        num_slots=max(2 * algo.rollout_steps, MIN_RING_SLOTS),
+        steps_each=algo.rollout_steps,
+        episode_width=_episode_width(plan, algo),
+    )
+
+
+def sequences_port(plan: Plan) -> SequencesPort:
+    """Batches from replay: those learned from and, where roles run at the same time, some ready."""
+    formation, algo = settings_of(plan.config)
+    apart = 1 if formation.lockstep else formation.num_learners
+    # Learners that meet hand a batch back as they take the next.
+    slots = apart * 2 if apart > 1 else 1 + (formation.num_learners > 1) + BATCHES_READY
+    return SequencesPort(
+        step_spec(plan),
+        num_slots=slots if plan.concurrent else 1,
+        num_steps=algo.sequence.num_steps,
+        batch_size=algo.batch_size,
+        episode_width=_episode_width(plan, algo),
+        stride=apart,
+    )
+
+
+def _actor_states(plan: Plan, algo: DQNConfig) -> ActorStatesPort:
+    left = blank_carried_over(algo, plan.policy(torch.device("cpu")), plan.envs_each)
+    spec = {name: ArraySpec(array.shape, array.dtype) for name, array in left.items()}
+    return ActorStatesPort(spec, plan.num_actors)
+
+
+def _together(plan: Plan, formation: ReplayConfig) -> Port:
+    """What several learners hold together."""
+    if formation.lockstep:
+        return ShardsPort(
+            "learner", formation.num_learners, plan.num_params, plan.config.optimizer
+        )
+    return SharedWeightsPort(
+        formation.num_learners, plan.num_params, plan.config.optimizer, plan.moments
+    )
+
+
+def _check_learners(config: RunConfig, formation: ReplayConfig, algo: DQNConfig) -> None:
+    """Refuse more learners than can work together."""
+    if formation.num_learners == 1:
+        return
+    if formation.lockstep and algo.batch_size < formation.num_learners:
+        raise UserError(
+            f"formation.num_learners: {formation.num_learners} learners cannot divide "
+            f"{algo.batch_size} sequences (algo.batch_size); have fewer"
+        )
+    if config.device != "cpu":
+        raise UserError(
+            f"formation.num_learners: {formation.num_learners} learners hold their weights "
+            f"together in main memory, not on {config.device}; --learners 1, or --device cpu"
+        )

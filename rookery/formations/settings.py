@@ -91,3 +91,9 @@ def formation_config_class(name: str) -> type[FormationConfig]:
     """The config dataclass of the formation called ``name``."""
     found: type[FormationConfig] = formation_class(name).Config
     return found
+
+
+def preload() -> None:
+    """Import every formation of ours, with all roles, before processes are forked."""
+    for name in formation_names():
+        formation_class(name)

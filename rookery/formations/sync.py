@@ -8,6 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rookery.formations.settings import FormationConfig
+from rookery.formations.session_edges import with_session
+from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.plan import Plan
+from rookery.roles.build import build_actor, build_learner
+from rookery.transport.blocks import BlockPort
+from rookery.transport.weights import WeightsPort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,3 +32,32 @@ class Sync:
     """The formation."""
 
     Config = SyncConfig
+
+    @staticmethod
+    def program(plan: Plan) -> Program:
+        """Actors with their own copy of the policy; the learner waits for all, then all for it."""
+        config, formation = plan.config, plan.config.formation_config
+        assert isinstance(formation, SyncConfig)
+        rollouts = BlockPort(
+            plan.rollout,
+            num_actors=plan.num_actors,
+            num_envs=plan.envs_each,
+            rounds=config.on_policy.rollouts_per_update,
+        )
+        nodes = [
+            Node(name="actor", build=build_actor, replicas=plan.num_actors, has_envs=True),
+            Node(
+                name="learner",
+                build=build_learner,
+                num_threads=formation.learner_threads,
+                computes=True,
+                keeps_session=True,
+                on_death="rewind",
+                about=f"{config.algo}, {config.optimizer.name}",
+            ),
+        ]
+        edges = [
+            Edge("actor", WeightsPort(plan.params), "learner"),
+            Edge("actor", rollouts, "learner"),
+        ]
+        return with_session(plan, "sync", nodes, edges)

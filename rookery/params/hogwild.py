@@ -8,24 +8,26 @@ reads; so both are exact.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rookery.core.ports import End, Kind
 from rookery.core.spec import Array, Arrays, ArraySpec
 from rookery.nets.normalizer import Moments, RunningMoments
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig, statistic_names
+from rookery.transport.local_port import LocalPort
 
 STEPS, UPDATES, APPLIED, ENDED = range(4)
 """What each worker counts: environment steps, updates, gradients applied; and that it has ended."""
 PREPARING, GOING, OVER = range(3)
 """The state of the run."""
-_NAMES_BYTES = 4096
 
 
 def hogwild_specs(
@@ -40,7 +42,6 @@ def hogwild_specs(
     rows = 1 if shared_statistics else num_workers
     specs = {
         "state": ArraySpec((8,), np.dtype(np.int64)),
-        "names": ArraySpec((_NAMES_BYTES,), np.dtype(np.uint8)),
         # A cache line a worker; the last row is what was there before any of them.
         "ledger": ArraySpec((num_workers + 1, 8), np.dtype(np.int64)),
         "weights": ArraySpec((num_params,), np.dtype(np.float32)),
@@ -106,16 +107,42 @@ class HogwildMemory:
         arrays = self.arrays
         return SlotPool(arrays[f"pages/{name}"], arrays[f"turns/{name}"][:, 0], shape, worker)
 
-    def tell_names(self, names: list[str]) -> None:
-        """What the metrics of an update are called; every worker tells the same."""
-        text = json.dumps(names).encode()
-        self.arrays["names"][: len(text)] = np.frombuffer(text, np.uint8)
 
-    def names(self) -> list[str]:
-        """The names that were told."""
-        text = bytes(self.arrays["names"]).rstrip(b"\0")
-        names: list[str] = json.loads(text) if text else []
-        return names
+@dataclass(frozen=True)
+class SharedWeightsPort(LocalPort):
+    """One set of weights that all read and write, without a lock."""
+
+    name: ClassVar[str] = "weights"
+    kind: ClassVar[Kind] = "memory"
+    about: ClassVar[str] = "one set of weights that all read and write, without a lock"
+
+    num_workers: int
+    num_params: int
+    optimizer: OptimizerConfig
+    moments: Mapping[str, tuple[int, ...]]
+    shared_statistics: bool = True
+
+    def traffic(self) -> tuple[int, str]:
+        """A gradient in, the weights out."""
+        return 2 * self.num_params * 4, "update"
+
+    def layout(self) -> dict[str, ArraySpec]:
+        """Weights, statistics and counts."""
+        return hogwild_specs(
+            self.num_workers,
+            self.num_params,
+            self.optimizer,
+            self.moments,
+            shared_statistics=self.shared_statistics,
+        )
+
+    def client(self, end: End) -> HogwildMemory:
+        """A worker's view."""
+        return HogwildMemory(end.arrays)
+
+    def server(self, end: End) -> HogwildMemory:
+        """The same of who keeps the session."""
+        return HogwildMemory(end.arrays)
 
 
 class SlotPool:

@@ -11,17 +11,25 @@ Shapes: P parameters, L learners.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rookery.core.group import Group, share_of
-from rookery.core.spec import Arrays, ArraySpec
+from rookery.core.ports import End, Kind
+from rookery.core.spec import Arrays, ArraySpec, under
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig, statistic_names
+from rookery.transport.local_port import LocalPort
+from rookery.transport.shared_group import SharedGroup, group_specs
 
 _STATISTIC = "statistic/"
+_GROUP, _SHARDS = "group/", "shards/"
+WORDS_BYTES = 4096
+"""Room for what learners tell each other: metrics, the number of a slot."""
 _HERE = np.zeros(1)
 
 
@@ -96,3 +104,39 @@ class ShardedOptimizer(FlatOptimizer):
         self._step_parts(lr, grad, self.params.data, shards.own)
         shards.meet()  # all weights are stepped
         return norm
+
+
+@dataclass(frozen=True)
+class ShardsPort(LocalPort):
+    """Weights that several learners hold together, each stepping a part of them."""
+
+    name: ClassVar[str] = "shards"
+    kind: ClassVar[Kind] = "memory"
+    about: ClassVar[str] = "weights held together, each learner stepping its part"
+
+    role: str
+    num_learners: int
+    num_params: int
+    optimizer: OptimizerConfig
+
+    def traffic(self) -> tuple[int, str]:
+        """A gradient."""
+        return self.num_params * 4, "update"
+
+    def layout(self) -> dict[str, ArraySpec]:
+        """A group for small words, and the shards."""
+        group = group_specs(self.num_learners, WORDS_BYTES)
+        shards = shard_specs(self.num_learners, self.num_params, self.optimizer)
+        return {
+            **{f"{_GROUP}{name}": spec for name, spec in group.items()},
+            **{f"{_SHARDS}{name}": spec for name, spec in shards.items()},
+        }
+
+    def client(self, end: End) -> Shards:
+        """A learner's view."""
+        group = SharedGroup(under(_GROUP, end.arrays), end, role=self.role)
+        return Shards(under(_SHARDS, end.arrays), group)
+
+    def server(self, end: End) -> Shards:
+        """Learners serve each other."""
+        return self.client(end)

@@ -5,57 +5,78 @@ A program says who is there and what they exchange. It starts nothing and import
     program = Program(
         name="sync",
         nodes=(Node(name="actor", replicas=2, ...), Node(name="learner", ...)),
-        edges=(Edge("actor", "experience", "learner"), Edge("actor", "params", "learner")),
+        edges=(Edge("actor", weights, "learner"), Edge("actor", rollouts, "learner")),
     )
+
+An edge points from the role that uses a port to the role that serves it. Replicas that serve one port
+serve it together, the first of them for those elsewhere, unless the edge is ``split``: then each has
+an equal part of the clients.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
-Link = Literal["call", "shared_memory", "directory", "message", "collective"]
+from rookery.core.errors import UserError
+from rookery.core.ports import Port, Role
 
-PORTS: dict[str, str] = {
-    "experience": "rollouts, put and sampled",
-    "queue": "rollouts, put as they come and taken oldest first",
-    "params": "weights with a version, published and got",
-    "gradients": "gradients, added up over all that hold them",
-    "weights": "one set of weights that all read and write, without a lock",
-    "steps": "steps of environments, put into replay",
-    "sequences": "sequences sampled from replay, their priorities back",
-    "evaluation": "saved checkpoints out, their scores back",
-}
-"""Every kind of port and what passes through it."""
+if TYPE_CHECKING:
+    from rookery.programs.place import Place
+
+Link = Literal["call", "shared_memory", "message", "collective"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One role: how many replicas, what it offers to others and what it cannot be without."""
+    """One role: who builds it, how many there are, and what engines must know to watch over it."""
 
     name: str
+    build: Callable[[Place], Role]
+    """One replica, from a plan and its ends of ports."""
     replicas: int = 1
-    serves: frozenset[str] = frozenset()
-    """Ports at which others may reach this role."""
-    needs: frozenset[str] = frozenset()
-    """Ports of others that this role must be joined to."""
     num_threads: int = 1
     """Compute threads of each replica."""
     busy: bool = True
-    """False: it sleeps most of the time."""
+    """False: it sleeps most of the time, and takes turns with whoever keeps the session where there
+    is no process for it."""
+    computes: bool = False
+    """Whether it computes all the time: more threads than cores bring nothing."""
+    has_envs: bool = False
+    """Whether it steps environments: user code, which may fail and hang."""
+    keeps_session: bool = False
+    """Whether its first replica writes logs and checkpoints and says when the run is over."""
+    on_death: Literal["replace", "rewind"] = "replace"
+    """A replica that was killed is replaced alone; or all go back to the last checkpoint, because
+    what it shared may be half written."""
+    grace_secs: float = 5.0
+    """How long it may take to end by itself when the run is over."""
+    metrics: tuple[str, ...] = ()
+    """What it tells of itself through its vitals, by name."""
     about: str = ""
     """What it does, in a few words, for people who read the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``source`` reaches the ``port`` that ``target`` serves, carried by ``link``."""
+    """``source`` reaches the ``port`` that ``target`` serves."""
 
     source: str
-    port: str
+    port: Port
     target: str
-    link: Link | None = None
-    """None until an engine is chosen."""
+    split: bool = False
+    """Each replica of the target serves an equal part of the source's."""
+
+    @property
+    def key(self) -> str:
+        """A name of its own, for memory and messages."""
+        return f"{self.source}.{self.port.name}.{self.target}"
+
+    @property
+    def among_peers(self) -> bool:
+        """Whether replicas of one role exchange something as equals."""
+        return self.source == self.target and self.port.kind in ("group", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +89,42 @@ class Program:
 
     def node(self, name: str) -> Node:
         """The node called ``name``."""
-        return next(node for node in self.nodes if node.name == name)
+        found = next((node for node in self.nodes if node.name == name), None)
+        if found is None:
+            raise UserError(f"program {self.name}: no node is called {name}; add it")
+        return found
 
-    def has(self, name: str) -> bool:
-        """Whether there is a node called ``name``."""
-        return any(node.name == name for node in self.nodes)
+    @property
+    def owner(self) -> Node:
+        """The node that keeps the session."""
+        owners = [node for node in self.nodes if node.keeps_session]
+        if len(owners) != 1:
+            raise UserError(
+                f"program {self.name}: {len(owners)} nodes keep the session; exactly one must"
+            )
+        return owners[0]
 
-    def with_links(self, links: dict[str, Link]) -> Program:
-        """Every edge carried by what ``links`` says for its port, unless it says so itself."""
-        edges = tuple(
-            edge if edge.link else replace(edge, link=links.get(edge.port)) for edge in self.edges
-        )
-        return replace(self, edges=edges)
+    @property
+    def acting(self) -> Node:
+        """The node that has environments."""
+        found = next((node for node in self.nodes if node.has_envs), None)
+        if found is None:
+            raise UserError(f"program {self.name}: no node has environments; one must")
+        return found
+
+    def edges_of(self, name: str) -> list[Edge]:
+        """All edges that begin or end at the node called ``name``."""
+        return [edge for edge in self.edges if name in (edge.source, edge.target)]
+
+    def num_parts(self, edge: Edge) -> int:
+        """Into how many parts, each with memory of its own, ``edge`` is split."""
+        return self.node(edge.target).replicas if edge.split else 1
+
+    def part_of(self, edge: Edge, client: int) -> int:
+        """To which part replica ``client`` of the source belongs; the replica that serves it."""
+        return client * self.num_parts(edge) // self.node(edge.source).replicas
+
+    def clients_of(self, edge: Edge, part: int) -> list[int]:
+        """The replicas of the source that belong to ``part``."""
+        replicas = range(self.node(edge.source).replicas)
+        return [client for client in replicas if self.part_of(edge, client) == part]

@@ -2,31 +2,59 @@
 
 from __future__ import annotations
 
-from rookery.programs.graph import PORTS, Program
+from collections.abc import Mapping
+
+from rookery.core.ports import Kind
+from rookery.programs.graph import Edge, Link, Program
+from rookery.programs.plan import Plan
 
 
-def to_mermaid(program: Program) -> str:
-    """A Mermaid flow chart."""
+def to_mermaid(program: Program, links: Mapping[Kind, Link]) -> str:
+    """A Mermaid flow chart; heartbeats are left out."""
     lines = ["flowchart LR"]
     for node in program.nodes:
         times = f" x{node.replicas}" if node.replicas > 1 else ""
         lines.append(f'  {node.name}["{node.name}{times}<br/>{node.about}"]')
     for edge in program.edges:
-        label = f"{edge.port}" + (f" ({edge.link})" if edge.link else "")
-        lines.append(f'  {edge.source} -- "{label}" --> {edge.target}')
+        if edge.port.name != "vitals":
+            label = f"{edge.port.name} ({link_of(program, edge, links)})"
+            lines.append(f'  {edge.source} -- "{label}" --> {edge.target}')
     return "\n".join(lines) + "\n"
 
 
-def to_text(program: Program, engine: str) -> str:
-    """A few aligned lines: who, what they exchange, and what carries it."""
-    lines = [f"program {program.name} on engine {engine}", "", "roles"]
+def to_text(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
+    """A few aligned lines: who, what they exchange, what carries it and how many bytes."""
+    config = plan.config
+    one = f"{plan.envs_each} of {config.env.num_envs} environments"
+    lines = [f"program {program.name} on engine {config.engine}, 1 host", "", "roles"]
     width = max(len(node.name) for node in program.nodes) + 5
     for node in program.nodes:
         threads = f"{node.num_threads} thread" + ("s" if node.num_threads > 1 else "")
         who = f"{node.name} x{node.replicas}"
-        lines.append(f"  {who:<{width}} {threads:<10} {node.about}")
+        about = f"{one} each, {node.about}".strip(", ") if node.has_envs else node.about
+        lines.append(f"  {who:<{width}} {threads:<10} {about}")
     lines += ["", "edges"]
     for edge in program.edges:
         route = f"{edge.source} -> {edge.target}"
-        lines.append(f"  {route:<24} {edge.port:<12} {edge.link or '?':<14} {PORTS[edge.port]}")
-    return "\n".join(lines) + "\n"
+        num_bytes, per = edge.port.traffic()
+        link = link_of(program, edge, links)
+        lines.append(
+            f"  {route:<22} {edge.port.name:<12} {link:<14} "
+            f"{_size(num_bytes):>9} a{'n' if per[0] in 'aeio' else ''} {per:<11} {edge.port.about}"
+        )
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def link_of(program: Program, edge: Edge, links: Mapping[Kind, Link]) -> Link:
+    """What carries ``edge``: nothing but a call between roles that take turns in one process."""
+    ends = program.node(edge.source), program.node(edge.target)
+    apart = all(node.busy for node in ends) or links["cell"] == "shared_memory"
+    return links[edge.port.kind] if apart else "call"
+
+
+def _size(num_bytes: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000  # type: ignore[assignment]
+    return f"{num_bytes:.3g} GB"

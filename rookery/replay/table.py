@@ -22,12 +22,12 @@ Shapes: B environments, N sequences of T steps.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rookery.core.errors import UserError
-from rookery.core.sequence import Sequences, Steps, StepSpec
+from rookery.core.sequence import Sample, Sequences, Steps, StepSpec
 from rookery.core.spec import Array, Arrays
 from rookery.replay.items import Items
 from rookery.replay.memory import image_leaves, make_columns
@@ -37,16 +37,6 @@ from rookery.replay.settings import TableConfig
 from rookery.replay.snapshot import Part, Segments, check_same, described
 from rookery.replay.steps import NONE, StepStore
 from rookery.replay.sum_tree import SumTree
-
-
-class Sample(NamedTuple):
-    """Sequences that were sampled."""
-
-    keys: Array
-    """``[N]`` for :meth:`Table.update_priorities`."""
-    probability: Array
-    """``[N]`` float64: the odds with which each was chosen."""
-    sequences: Sequences
 
 
 class Table:

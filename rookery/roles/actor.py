@@ -1,13 +1,5 @@
 """The actor: steps its environments with its own copy of the policy and puts rollouts.
 
-The engine's loop::
-
-    while running:
-        if actor.ready():
-            actor.step()
-        else:
-            actor.wait(timeout_secs)
-
 An actor may hold its environments in two halves. If they step in the background (``begin_step``,
 ``finish_step``), one half steps while the other gets its actions; the rollout is the same.
 
@@ -23,21 +15,21 @@ import torch
 
 from rookery.core.action import to_env_units
 from rookery.core.errors import UserError
-from rookery.core.ports import ExperienceSink, ParamSource
+from rookery.core.ports import BaseRole, ExperienceSink, ParamSource
 from rookery.core.records import Rollout
 from rookery.core.seeding import generator_state, restore_generator
 from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors
 from rookery.envs.transition import BackgroundVectorEnv, StepResult, VectorEnv
 from rookery.nets.actor_critic import ActorCritic
-from rookery.roles.followed import Followed
 from rookery.roles.lane import Ended, Lane, group
-from rookery.roles.pulse import Pulse
+from rookery.roles.policy_replica import PolicyReplica
+from rookery.core.heartbeat import Heartbeat
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
 
 
-class Actor:
+class Actor(BaseRole):
     """B environments, whole or in two halves; one policy copy, one stream of randomness."""
 
     def __init__(
@@ -50,15 +42,15 @@ class Actor:
         params: ParamSource,
         rng: np.random.Generator,
         device: torch.device,
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.policy = policy
-        self.weights = Followed(policy, params)
+        self.weights = PolicyReplica(policy, params)
         self.sink = sink
         self.rng = rng
-        self.pulse = pulse or Pulse()
+        self.heartbeat = heartbeat or Heartbeat()
         vectors = [envs] if second is None else [envs, second]
-        self.halves = [Half(vector, policy, device, self.pulse) for vector in vectors]
+        self.halves = [EnvHalf(vector, policy, device, self.heartbeat) for vector in vectors]
 
     def ready(self) -> bool:
         """Whether there is room for a rollout, and weights to make it with."""
@@ -66,7 +58,7 @@ class Actor:
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until :meth:`ready` may be true."""
-        with self.pulse.waiting():
+        with self.heartbeat.waiting():
             self.sink.wait(timeout_secs)
 
     def step(self) -> None:
@@ -92,7 +84,7 @@ class Actor:
             half.receive(part, steps - 1)
             half.end(part)
 
-    def _parts(self, rollout: Rollout) -> list[tuple[Half, Rollout]]:
+    def _parts(self, rollout: Rollout) -> list[tuple[EnvHalf, Rollout]]:
         """Each half with its columns."""
         if len(self.halves) == 1:
             return [(self.halves[0], rollout)]
@@ -101,7 +93,7 @@ class Actor:
         end = middle + second.envs.num_envs
         return [(first, rollout.columns(0, middle)), (second, rollout.columns(middle, end))]
 
-    def save_state(self) -> State | None:
+    def save_episodes(self) -> State | None:
         """Everything needed to go on exactly here, or None if the environments cannot say."""
         arrays: dict[str, Any] = {}
         data: dict[str, Any] = {"rng": generator_state(self.rng)}
@@ -113,8 +105,8 @@ class Actor:
             data[f"{prefix}env"] = saved.data["env"]
         return State(arrays, data)
 
-    def load_state(self, saved: State) -> None:
-        """Go on from :meth:`save_state`."""
+    def load_episodes(self, saved: State) -> None:
+        """Go on from :meth:`save_episodes`."""
         if sum(name.endswith("env") for name in saved.data) != len(self.halves):
             raise UserError("the checkpoint was made with another number of env.halves")
         for half, prefix in zip(self.halves, _PREFIXES, strict=False):
@@ -132,8 +124,8 @@ _PREFIXES = ("", "second/")
 """Of the names under which each half is saved."""
 
 
-class Half(Lane):
-    """A lane that writes rollouts.
+class EnvHalf(Lane):
+    """One half of an actor's environments, or all; fills rollouts.
 
     ::
 
@@ -149,9 +141,9 @@ class Half(Lane):
         envs: VectorEnv,
         policy: ActorCritic,
         device: torch.device,
-        pulse: Pulse,
+        heartbeat: Heartbeat,
     ) -> None:
-        super().__init__(envs, policy, device, pulse)
+        super().__init__(envs, policy, device, heartbeat)
         self.policy: ActorCritic = policy
         self.background = envs if isinstance(envs, BackgroundVectorEnv) else None
         self.actions: Array | None = None
@@ -180,13 +172,13 @@ class Half(Lane):
         rollout.value[t] = out.value.cpu().numpy()
         self.actions = to_env_units(self.envs.action_leaf, action)
         if self.background is not None:
-            with self.pulse.in_env():
+            with self.heartbeat.in_env():
                 self.background.begin_step(self.actions)
 
     def receive(self, rollout: Rollout, t: int) -> None:
         """Write down what the step begun by :meth:`choose` did."""
         assert self.actions is not None
-        with self.pulse.in_env():
+        with self.heartbeat.in_env():
             if self.background is not None:
                 result = self.background.finish_step()
             else:

@@ -1,7 +1,4 @@
-"""The learner of formation ``async``: takes rollouts from a queue, whatever version made them.
-
-The engine's loop is that of :class:`~rookery.roles.learner.Learner`.
-"""
+"""A learner that takes rollouts from a queue, whatever version made them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from rookery.core.records import Rollout
-from rookery.roles.learner import Learner, Update
+from rookery.core.update import Update
+from rookery.roles.learner import Learner
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
 from rookery.transport.queue import QueueSource
@@ -42,6 +40,10 @@ class AsyncLearner(Learner):
         lag = self.updates - rollout.version
         ages = {"lag_mean": float(lag.mean()), "lag_max": float(lag.max())}
         return super()._learn(rollout) | ages
+
+    def metrics(self) -> dict[str, float]:
+        """How many rollouts were put, taken, refused and learned."""
+        return self.queue_source.queue.metrics()
 
     def save_state(self) -> dict[str, State]:
         """The parts of a checkpoint; the rollouts that wait among them if that was asked for."""

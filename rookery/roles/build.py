@@ -1,154 +1,276 @@
-"""Roles from a configuration: the same for every engine, which only brings the ports."""
+"""Roles from a plan and their ends of ports: the same for every engine.
+
+A formation names one of these as its node's ``build``, with the settings that are its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from rookery.algos.algorithm import build_algorithm, policy_class
-from rookery.core.errors import UserError
-from rookery.core.group import Group
-from rookery.core.ports import ExperienceSink, ExperienceSource, ParamSink, ParamSource
-from rookery.core.records import rollout_spec
-from rookery.core.seeding import seed_of, stream
-from rookery.core.signature import Signature
-from rookery.core.spec import ArraySpec
-from rookery.envs.make import EnvConfig, make_vector
-from rookery.nets.actor_critic import ActorCritic
+from rookery.algos.dqn import DQNConfig
+from rookery.core.group import Alone, Group
+from rookery.core.ports import End, ExperienceSource, ParamSink
+from rookery.core.seeding import stream
+from rookery.core.sequence import StepSpec
+from rookery.core.spec import zeros
+from rookery.envs.make import make_vector
+from rookery.envs.transition import VectorEnv
+from rookery.params.sharded import Shards
+from rookery.programs.place import Place
+from rookery.programs.plan import Plan
+from rookery.replay.store import ReplayStore
 from rookery.roles.actor import Actor
+from rookery.roles.async_learner import AsyncLearner
+from rookery.roles.evaluator import Evaluator
+from rookery.roles.explorer import Explorer
+from rookery.roles.free_learner import FreeLearner
+from rookery.roles.hogwild import Holder, HogwildLearner, HogwildSession, HogwildWorker
 from rookery.roles.learner import Learner
-from rookery.roles.pulse import Pulse
-from rookery.runs.config import RunConfig
+from rookery.roles.replay import Replay
+from rookery.roles.replay_learner import ReplayLearner
+from rookery.roles.replay_server import ReplayServer
+from rookery.roles.worker import Worker
+from rookery.runs.directory import RunDirectory
+from rookery.transport.blocks import BlockPort
+from rookery.transport.weights import WeightsPort
+
+_LOG = logging.getLogger(__name__)
 
 
-def probe(env: EnvConfig, seed: int = 0) -> Signature:
-    """What the environment shows and takes, asked of one of its kind."""
-    envs = make_vector(env, run_seed=seed, num_envs=1)
-    try:
-        return Signature(obs=dict(envs.obs_leaves), action=envs.action_leaf)
-    finally:
-        envs.close()
-
-
-def torch_device(config: RunConfig) -> torch.device:
-    """The configured device, if it is there."""
-    try:
-        device = torch.device(config.device)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"--device {config.device}: {reason}; use --device cpu") from error
-    return device
-
-
-def build_policy(config: RunConfig, signature: Signature) -> Any:
-    """The policy with its starting weights: the same in every process of a run."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(config.seed, "weights"))
-        policy = policy_class(config.algo)(
-            config.policy, signature, **config.algo_config.network_settings
-        )
-    return policy.to(torch_device(config))
-
-
-def batch_spec(config: RunConfig, policy: ActorCritic, num_envs: int) -> dict[str, ArraySpec]:
-    """The arrays of a rollout of ``num_envs`` environments."""
-    signature = policy.signature
-    action = signature.action
-    flat = (int(np.prod(action.shape, dtype=int)),) if action.shape else ()
-    return rollout_spec(
-        num_steps=config.algo_config.rollout_steps,
-        num_envs=num_envs,
-        obs={name: leaf.array for name, leaf in signature.obs.items()},
-        action=ArraySpec(flat, action.dtype),
-        state=policy.state_spec,
-        info_keys=config.metrics.info_keys,
-    )
+# ---- who acts on rollouts, and who learns from them ----------------------------------------------
 
 
 def build_actor(
-    config: RunConfig,
-    signature: Signature,
-    replica: int,
-    *,
-    sink: ExperienceSink,
-    params: ParamSource,
-    life: int = 0,
-    start_steps: int = 0,
-    pulse: Pulse | None = None,
+    place: Place, sink: Any = None, params: Any = None, device: torch.device | None = None
 ) -> Actor:
-    """Actor ``replica``; ``life`` counts its replacements since the fleet began at ``start_steps``.
-
-    Neither a replacement nor a resumed actor may repeat the episodes and choices of those before
-    it, so each has streams of its own.
-    """
-    seed = config.seed
-    if life or start_steps:
-        seed = seed_of(config.seed, "replacement", replica, life, start_steps)
-    half = config.env.num_envs // config.env.halves
-    vectors = [
-        make_vector(
-            config.env,
-            run_seed=seed,
-            first_env=replica * config.env.num_envs + first,
-            num_envs=half,
-            info_keys=config.metrics.info_keys,
-        )
-        for first in range(0, config.env.num_envs, half)
-    ]
+    """An actor with its share of the environments; ``sink`` and ``params`` if not from its ports."""
+    plan = place.plan
+    half = plan.envs_each // plan.config.env.halves
+    vectors = [_envs(place, first, half) for first in range(0, plan.envs_each, half)]
+    device = device or plan.device()
     return Actor(
         envs=vectors[0],
         second=vectors[1] if len(vectors) > 1 else None,
-        policy=build_policy(config, signature),
-        sink=sink,
-        params=params,
-        rng=stream(seed, "actor", replica),
-        device=torch_device(config),
-        pulse=pulse,
+        policy=plan.policy(device),
+        sink=sink if sink is not None else _sink(place),
+        params=params if params is not None else place.ports.use(WeightsPort.name),
+        rng=stream(place.actor_seed, "actor", place.replica),
+        device=device,
+        heartbeat=place.heartbeat,
     )
 
 
-def build_learner(
-    config: RunConfig,
-    signature: Signature,
-    *,
+def _sink(place: Place) -> Any:
+    """Where rollouts go: a round of all actors, or a queue."""
+    name = next(name for name in place.ports.uses if name in ("experience", "queue"))
+    return place.ports.use(name)
+
+
+def _envs(place: Place, first: int, num_envs: int) -> VectorEnv:
+    """Some of the actor's environments."""
+    plan = place.plan
+    return make_vector(
+        plan.config.env,
+        run_seed=place.actor_seed,
+        first_env=place.replica * plan.envs_each + first,
+        num_envs=num_envs,
+        info_keys=plan.info_keys,
+    )
+
+
+def build_learner(place: Place) -> Learner:
+    """The learner of a round of all actors."""
+    ports = place.ports
+    return _learner(place, Learner, ports.serve(BlockPort.name), ports.serve(WeightsPort.name))
+
+
+def build_async_learner(place: Place) -> Learner:
+    """The learner of a queue; its rollouts are saved where nobody puts meanwhile."""
+    kind = partial(AsyncLearner, keep_queue=not place.plan.concurrent)
+    source = place.ports.serve("queue")
+    return _learner(place, kind, source, place.ports.serve(WeightsPort.name))
+
+
+def _learner(
+    place: Place,
+    kind: Callable[..., Learner],
     source: ExperienceSource,
     params: ParamSink,
+    *,
     group: Group | None = None,
-    pulse: Pulse | None = None,
-    kind: Callable[..., Learner] = Learner,
+    device: torch.device | None = None,
 ) -> Learner:
-    """The learner; with a ``group``, the one of this member."""
-    policy = build_policy(config, signature)
-    algorithm = build_algorithm(
-        config.algo,
-        config.algo_config,
-        recurrent=policy.recurrent,
-        device=torch_device(config),
-        group=group,
-    )
+    plan = place.plan
+    device = device or plan.device()
+    rank = [group.rank] if group is not None and group.rank else []
     return kind(
-        policy=policy,
-        algorithm=algorithm,
-        optimizer=config.optimizer,
+        policy=plan.policy(device),
+        algorithm=plan.algorithm(device, group),
+        optimizer=plan.config.optimizer,
         source=source,
         params=params,
-        rng=stream(config.seed, "learner", *([group.rank] if group and group.rank else [])),
+        rng=stream(plan.config.seed, "learner", *rank),
         group=group,
-        pulse=pulse,
+        heartbeat=place.heartbeat,
     )
 
 
-@contextmanager
-def compute_threads(num_threads: int) -> Iterator[None]:
-    """Compute threads of this process meanwhile; more than its share would slow all others down."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+# ---- workers: both -------------------------------------------------------------------------------
+
+
+def _worker_parts(
+    place: Place,
+    kind: Callable[..., Learner],
+    group: Group,
+    device: torch.device | None = None,
+) -> tuple[Actor, Any]:
+    """An actor and a learner joined by memory of their own."""
+    plan = place.plan
+    rounds = plan.config.on_policy.rollouts_per_update
+    block = BlockPort(plan.rollout, num_actors=1, num_envs=plan.envs_each, rounds=rounds)
+    weights = WeightsPort(plan.params)
+    between, cell = End(zeros(block.layout())), End(zeros(weights.layout()))
+    learner = _learner(
+        place, kind, block.server(between), weights.server(cell), group=group, device=device
+    )
+    return build_actor(place, block.client(between), weights.client(cell), device), learner
+
+
+def build_worker(place: Place, check_every: int) -> Worker:
+    """A worker of a group."""
+    group: Group = place.ports.use("gradients")
+    group.waiting = place.heartbeat.waiting
+    actor, learner = _worker_parts(place, Learner, group)
+    return Worker(
+        actor, learner, check_every=check_every, run_seed=place.plan.config.seed
+    )
+
+
+def build_hogwild_worker(place: Place, devices: tuple[str, ...]) -> HogwildWorker:
+    """A worker around shared weights, on the device of its turn."""
+    plan, ports = place.plan, place.ports
+    device = plan.device(devices[place.replica % len(devices)] if devices else None)
+    kind = partial(
+        HogwildLearner,
+        memory=ports.use("weights"),
+        reports=ports.use("reports"),
+        worker=place.replica,
+    )
+    actor, learner = _worker_parts(place, kind, Alone(place.replica), device)
+    return HogwildWorker(
+        actor,
+        learner,
+        place.own,
+        run_seed=plan.config.seed,
+        total_steps=plan.config.total_steps,
+        varies=not place.exact,
+    )
+
+
+def build_hogwild_session(place: Place) -> HogwildSession:
+    """Who keeps the session of hogwild workers; what is shared is in main memory."""
+    plan, ports = place.plan, place.ports
+    nothing: Any = None  # it learns from no rollouts and publishes to nobody
+    kind = partial(Holder, memory=ports.serve("weights"), worker=0)
+    holder = _learner(place, kind, nothing, nothing, device=torch.device("cpu"))
+    assert isinstance(holder, Holder)
+    return HogwildSession(
+        holder,
+        ports.serve("reports"),
+        place.own,
+        info_keys=plan.info_keys,
+        looks_inside=plan.config.metrics.histograms,
+    )
+
+
+# ---- replay --------------------------------------------------------------------------------------
+
+
+def build_explorer(place: Place, algo: DQNConfig) -> Explorer:
+    """An actor that puts steps."""
+    plan, ports, each = place.plan, place.ports, place.plan.envs_each
+    return Explorer(
+        config=algo,
+        envs=_envs(place, 0, each),
+        policy=plan.policy(),
+        sink=ports.use("steps"),
+        params=ports.use(WeightsPort.name),
+        rng=stream(place.actor_seed, "actor", place.replica),
+        streams=np.arange(place.replica * each, (place.replica + 1) * each),
+        num_streams=plan.config.env.num_envs,
+        info_keys=plan.info_keys,
+        heartbeat=place.heartbeat,
+        carried_over=ports.use("actor_state"),
+    )
+
+
+def build_replay(place: Place, spec: StepSpec, *, save: bool) -> ReplayServer:
+    """The table, restored if the run goes on."""
+    plan, ports = place.plan, place.ports
+    run = RunDirectory.open(place.run) if place.run is not None and save else None
+    replay = Replay(
+        plan.algorithm(),
+        spec,
+        num_envs=plan.envs_each,
+        num_actors=plan.num_actors,
+        rng=stream(plan.config.seed, "replay"),
+    )
+    server = ReplayServer(
+        replay,
+        ports.serve("steps"),
+        ports.serve("sequences"),
+        ports.serve("snapshots"),
+        life=place.life,
+        ahead=plan.concurrent,
+        store=ReplayStore(run.replay) if run is not None else None,
+        checkpoints=run.checkpoints if run is not None else None,
+        heartbeat=place.heartbeat,
+    )
+    if (loss := server.restore(place.start_steps)) is not None:
+        place.warn(loss)
+    return server
+
+
+def build_replay_learner(place: Place, algo: DQNConfig, *, save: bool) -> ReplayLearner:
+    """A learner from replay: alone, one of a group, or one of several around shared weights."""
+    plan, ports = place.plan, place.ports
+    kind: Callable[..., ReplayLearner] = ReplayLearner
+    shards: Shards | None = ports.uses.get("shards")
+    if shards is not None:
+        shards.group.waiting = place.heartbeat.waiting
+    if "weights" in ports.uses:
+        kind = partial(FreeLearner, memory=ports.use("weights"), worker=place.replica)
+    return kind(
+        policy=plan.policy(),
+        algorithm=plan.algorithm(),
+        optimizer=plan.config.optimizer,
+        source=ports.use("sequences"),
+        params=ports.serve(WeightsPort.name),
+        info_keys=(*plan.info_keys, *algo.told),
+        shards=shards,
+        snapshots=ports.use("snapshots") if save else None,
+        actor_states=ports.serve("actor_state"),
+        heartbeat=place.heartbeat,
+    )
+
+
+# ---- evaluation ----------------------------------------------------------------------------------
+
+
+def build_evaluator(place: Place) -> Evaluator:
+    """Who scores saved policies."""
+    assert place.run is not None
+    return Evaluator(
+        place.plan.config,
+        place.plan.policy(),
+        place.ports.serve("evaluation"),
+        place.run,
+        should_stop=place.should_stop,
+        heartbeat=place.heartbeat,
+    )

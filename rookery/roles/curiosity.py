@@ -14,18 +14,20 @@ Shapes: B environments, E whole episodes that ended.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rookery.algos.dqn import DQNConfig
-from rookery.algos.ngu import BONUS, NGUConfig
-from rookery.core.spec import Array, Arrays
+from rookery.algos.family import Exploring
+from rookery.algos.ngu import BONUS
+from rookery.core.spec import Array, Arrays, under
 from rookery.core.tensors import Tensors, as_tensor
 from rookery.envs.transition import StepResult
 from rookery.nets.curious import CuriousQNetwork
-from rookery.nets.q_network import ARM, LAST, QNetwork
+from rookery.nets.q_network import ARM, LAST
 from rookery.ops.intrinsic import RunningMoments, intrinsic_rewards, update_moments
 from rookery.roles.arms import Arms
 from rookery.roles.episodic_memory import EpisodicMemory
@@ -61,13 +63,13 @@ class Indifference:
     def load(self, arrays: Arrays) -> None:
         """Go on from :meth:`save`."""
 
-    def bequest(self) -> Arrays:
+    def carried_over(self) -> Arrays:
         """What whoever takes this actor's place should know: some of :meth:`save`, always of the
         same shapes."""
         return {}
 
-    def inherit(self, arrays: Arrays) -> None:
-        """Go on from :meth:`bequest`, in new episodes."""
+    def take_over(self, arrays: Arrays) -> None:
+        """Go on from :meth:`carried_over`, in new episodes."""
 
 
 class Curiosity(Indifference):
@@ -78,7 +80,7 @@ class Curiosity(Indifference):
     """
 
     def __init__(
-        self, config: NGUConfig, policy: CuriousQNetwork, streams: Array, rng: np.random.Generator
+        self, config: Exploring, policy: CuriousQNetwork, streams: Array, rng: np.random.Generator
     ) -> None:
         self.config, self.policy = config.novelty, policy
         self.arms = Arms(config.family, streams, rng)
@@ -155,30 +157,30 @@ class Curiosity(Indifference):
 
     def save(self) -> Arrays:
         """Memories, moments, arms and the windows of their bandits."""
-        out = self.bequest()
+        out = self.carried_over()
         if self.memory is not None:
             out |= {f"memory/{name}": leaf for name, leaf in self.memory.save().items()}
         return out | {"bonus_return": self.bonus_return.copy(), "last": self.last.copy()}
 
     def load(self, arrays: Arrays) -> None:
         """Go on from :meth:`save`."""
-        self.inherit(arrays)
+        self.take_over(arrays)
         if self.memory is not None:
-            self.memory.load(_group(arrays, "memory/"))
+            self.memory.load(under("memory/", arrays))
         self.bonus_return, self.last = arrays["bonus_return"], arrays["last"]
 
-    def bequest(self) -> Arrays:
+    def carried_over(self) -> Arrays:
         """All but what is of the running episodes."""
         out = {f"arms/{name}": leaf for name, leaf in self.arms.save().items()}
         if self.memory is not None:
-            out |= {f"memory/{name}": leaf for name, leaf in self.memory.bequest().items()}
+            out |= {f"memory/{name}": leaf for name, leaf in self.memory.carried_over().items()}
         return out | {"moments": torch.stack(self.moments).cpu().numpy()}
 
-    def inherit(self, arrays: Arrays) -> None:
+    def take_over(self, arrays: Arrays) -> None:
         """Go on with the arms, their bandits, and what is known of how new things are."""
-        self.arms.load(_group(arrays, "arms/"))
+        self.arms.load(under("arms/", arrays))
         if self.memory is not None:
-            self.memory.inherit(_group(arrays, "memory/"))
+            self.memory.take_over(under("memory/", arrays))
         self.moments = RunningMoments(*self._tensor(arrays["moments"]))
 
     def _tensors(self, arrays: Arrays, rows: Array) -> Tensors:
@@ -189,20 +191,22 @@ class Curiosity(Indifference):
 
 
 def curiosity_of(
-    config: DQNConfig, policy: QNetwork, streams: Array, rng: np.random.Generator
+    config: DQNConfig, policy: Any, streams: Array, rng: np.random.Generator
 ) -> Indifference:
     """What an actor with these settings has, for its environments ``streams``."""
-    if isinstance(config, NGUConfig) and isinstance(policy, CuriousQNetwork):
-        return Curiosity(config, policy, streams, rng)
-    return Indifference()
+    exploring = config.exploring
+    return Indifference() if exploring is None else Curiosity(exploring, policy, streams, rng)
 
 
-def blank_bequest(config: DQNConfig, policy: QNetwork, num_envs: int) -> Arrays:
+def blank_carried_over(config: DQNConfig, policy: Any, num_envs: int) -> Arrays:
     """What an actor with these settings leaves before it acts; no large memory is made for it."""
-    if isinstance(config, NGUConfig):
-        small = replace(config.novelty, capacity=config.novelty.num_neighbours)
-        config = replace(config, novelty=small)
-    return curiosity_of(config, policy, np.arange(num_envs), np.random.default_rng(0)).bequest()
+    exploring = config.exploring
+    if exploring is None:
+        return {}
+    small = replace(exploring.novelty, capacity=exploring.novelty.num_neighbours)
+    rng = np.random.default_rng(0)
+    curiosity = Curiosity(exploring._replace(novelty=small), policy, np.arange(num_envs), rng)
+    return curiosity.carried_over()
 
 
 def _outcome(result: StepResult) -> Arrays:
@@ -214,9 +218,3 @@ def _outcome(result: StepResult) -> Arrays:
     for name, leaf in result.final_obs.items():
         out[name][ended] = leaf[ended]
     return out
-
-
-def _group(arrays: Arrays, prefix: str) -> Arrays:
-    return {
-        name.removeprefix(prefix): leaf for name, leaf in arrays.items() if name.startswith(prefix)
-    }

@@ -68,21 +68,21 @@ class EpisodicMemory:
         """Arrays that :meth:`load` goes on from; places that hold nothing are left out."""
         reach = min(int(self.count.max()), self.config.capacity)
         kept = {"places": self.places[:, :reach], "count": self.count}
-        return {name: leaf.cpu().numpy().copy() for name, leaf in kept.items()} | self.bequest()
+        return {name: leaf.cpu().numpy().copy() for name, leaf in kept.items()} | self.carried_over()
 
     def load(self, arrays: Arrays) -> None:
         """Go on from :meth:`save`."""
         places: Array = arrays["places"]
         self.places[:, : places.shape[1]] = torch.from_numpy(places)
         self.count.copy_(torch.from_numpy(arrays["count"]))
-        self.inherit(arrays)
+        self.take_over(arrays)
 
-    def bequest(self) -> Arrays:
+    def carried_over(self) -> Arrays:
         """What outlasts episodes."""
         kept = {"distance_mean": self.distance.mean, "distance_num": self.distance.num}
         return {name: leaf.cpu().numpy().copy() for name, leaf in kept.items()}
 
-    def inherit(self, arrays: Arrays) -> None:
-        """Go on from :meth:`bequest`, in new episodes."""
+    def take_over(self, arrays: Arrays) -> None:
+        """Go on from :meth:`carried_over`, in new episodes."""
         self.distance.mean.copy_(torch.from_numpy(arrays["distance_mean"]))
         self.distance.num.copy_(torch.from_numpy(arrays["distance_num"]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,9 +16,11 @@ import torch
 
 from rookery.core.action import to_env_units
 from rookery.core.errors import UserError
+from rookery.core.heartbeat import Heartbeat
 from rookery.core.interval import half_width
+from rookery.core.ports import Answerer, BaseRole
 from rookery.core.seeding import seed_of, stream
-from rookery.core.spec import Array
+from rookery.core.spec import Array, Arrays, ArraySpec
 from rookery.core.tensors import as_tensor
 from rookery.envs.episodes import EpisodeEnvs
 from rookery.envs.make import EnvConfig
@@ -95,6 +98,72 @@ class Evaluation:
             "returns": list(self.returns),
             "lengths": list(self.lengths),
         }
+
+
+class Evaluator(BaseRole):
+    """Plays with the saved policies that it is asked about."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        policy: Policy,
+        requests: Answerer,
+        run: Path,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
+        self.config, self.policy, self.requests, self.run = config, policy, requests, run
+        self.should_stop = should_stop
+        self.heartbeat = heartbeat or Heartbeat()
+
+    def ready(self) -> bool:
+        """Whether a checkpoint waits for its score."""
+        return self.requests.asked_about() is not None
+
+    def wait(self, timeout_secs: float) -> None:
+        """Sleep until one may."""
+        with self.heartbeat.waiting():
+            self.requests.wait(timeout_secs)
+
+    def step(self) -> None:
+        """Score the oldest that waits, unless stopped on the way."""
+        from rookery.roles.learner import load_weights
+        from rookery.runs.find import load_checkpoint
+
+        steps = self.requests.asked_about()
+        if steps is None:
+            return
+        weights = load_checkpoint(self.run, str(steps), parts=["weights"]).parts["weights"]
+        load_weights(self.policy, weights)
+        result = evaluate_config(self.config, self.policy, self.should_stop)
+        if result is not None:
+            self.requests.answer(
+                count=np.array([len(result.returns)]),
+                returns=np.array(result.returns),
+                lengths=np.array(result.lengths),
+            )
+
+    def answer(self) -> None:
+        """Score all that wait."""
+        while self.ready() and not self.should_stop():
+            self.step()
+
+
+def answer_spec(episodes: int) -> dict[str, ArraySpec]:
+    """What an evaluation of ``episodes`` answers."""
+    return {
+        "count": ArraySpec((1,), np.dtype(np.int64)),
+        "returns": ArraySpec((episodes,), np.dtype(np.float64)),
+        "lengths": ArraySpec((episodes,), np.dtype(np.int64)),
+    }
+
+
+def read_answer(values: Arrays) -> Evaluation:
+    """The evaluation in an answer."""
+    count = int(values["count"][0])
+    returns, lengths = values["returns"][:count], values["lengths"][:count]
+    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()))
 
 
 def mean_and_interval(scores: Sequence[float]) -> tuple[float, float, list[float] | None]:

@@ -1,15 +1,9 @@
-"""Learners of formation ``replay`` that do not wait for each other, as in Gorila
+"""Learners from replay that do not wait for each other, as in Gorila
 (https://arxiv.org/abs/1507.04296).
 
 Each takes batches of its own, computes the gradient by a copy of the weights, and applies it to the
 weights that all share (:mod:`rookery.params.hogwild`), which the others may have stepped meanwhile.
-The first puts the weights there, publishes and saves::
-
-    learner.start()
-    while memory.state == GOING:
-        learner.step() if learner.ready() else learner.wait(timeout_secs)
-
-An update is counted once, by whichever learner; each moves its own copy of the target network when
+The first puts the weights there, publishes and saves; the others begin when it has. An update is counted once, by whichever learner; each moves its own copy of the target network when
 the count of all says so.
 """
 
@@ -17,10 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from rookery.core.update import Update
 from rookery.nets.normalizer import moments_in
-from rookery.params.hogwild import APPLIED, GOING, HogwildMemory, HogwildOptimizer
+from rookery.params.hogwild import APPLIED, ENDED, GOING, OVER, HogwildMemory, HogwildOptimizer
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
-from rookery.roles.learner import Update
+from rookery.roles.hogwild import await_ends
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.runs.checkpoint_files import State
 
@@ -33,6 +30,8 @@ class FreeLearner(ReplayLearner):
     def __init__(self, *, memory: HogwildMemory, worker: int, **parts: Any) -> None:
         self.memory, self.worker = memory, worker
         super().__init__(**parts)
+        if worker:
+            self.actor_states = None  # the first one's to restore and to save
         self.moments = moments_in(self.policy)
         self.pools = {
             name: memory.pool(name, tuple(moments.mean.shape), worker)
@@ -40,6 +39,7 @@ class FreeLearner(ReplayLearner):
         }
         for name, pool in self.pools.items():
             self.moments[name].pool = pool
+        self._begun = False
 
     def _optimizer(
         self, config: OptimizerConfig, scales: list[tuple[slice, float]]
@@ -47,12 +47,37 @@ class FreeLearner(ReplayLearner):
         return HogwildOptimizer(config, self.flat, self.memory, self.worker, scales)
 
     def start(self) -> None:
-        """Put the weights there and let the others begin, or take them."""
+        """Put the weights there and let the others begin."""
         if self.worker == 0:
             self._put()
+            self._begin()
+
+    def _begin(self) -> None:
         self._take()
         super().start()
         self._follow_up(self.updates, self._count_updates())  # the others may have gone ahead
+        self._begun = True
+
+    def ready(self) -> bool:
+        """Whether there are weights, and a batch to learn from."""
+        if not self._begun and self.memory.state == GOING:
+            self._begin()
+        return self._begun and super().ready()
+
+    def done(self) -> bool:
+        """Whether the first has ended."""
+        return self.memory.state == OVER
+
+    def finish(self) -> Update | None:
+        """End all, and take what they have done."""
+        self.memory.ledger[self.worker, ENDED] = 1
+        if self.worker:
+            return None
+        self.memory.state = OVER
+        await_ends(self.memory, "learners")
+        self.catch_up()
+        nothing = np.empty(0)
+        return Update(self.steps, self.updates, {}, nothing, nothing.astype(int), {})
 
     def catch_up(self) -> None:
         """Take what all have done, once they have ended."""

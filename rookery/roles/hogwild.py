@@ -1,35 +1,50 @@
-"""Learners around one set of weights in shared memory (formation ``hogwild``).
+"""Workers around one set of weights in shared memory, and who keeps the session beside them.
 
-A worker's loop::
-
-    learner.start()
-    while memory.state == GOING:
-        while actor.ready():
-            actor.step()
-        learner.step()          # from the weights it copied, onto the weights all share
-
-Beside them a :class:`Holder`, which holds what they share as a learner would, saves and restores
-it; and a :class:`Tally`, which hears what they tell.
+A worker learns from the weights it copied, onto the weights all share. Beside them a
+:class:`HogwildSession`, which neither acts nor learns: it puts the first weights there, reads what
+the workers report, saves and restores.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from typing import Any
 
 import numpy as np
 
+from rookery.core.patience import Patience
+from rookery.core.ports import BaseRole, Wakeup
 from rookery.core.spec import Array
+from rookery.core.update import Update
 from rookery.nets.normalizer import RunningMoments, moments_in
-from rookery.params.hogwild import APPLIED, GOING, STEPS, UPDATES, HogwildMemory, HogwildOptimizer
+from rookery.nets.policy import Policy
+from rookery.params.hogwild import (
+    APPLIED,
+    ENDED,
+    GOING,
+    OVER,
+    STEPS,
+    UPDATES,
+    HogwildMemory,
+    HogwildOptimizer,
+)
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
-from rookery.roles.learner import Learner, Update
+from rookery.roles.actor import Actor
+from rookery.roles.learner import Learner
 from rookery.runs.checkpoint_files import State
-from rookery.transport.ring import Rings
+from rookery.transport.reports import Reports
+
+_LOG = logging.getLogger(__name__)
 
 WINDOW = 100
 """Means are over this many updates of each worker."""
-MOST_METRICS = 48
+LOOK_SECS = 0.05
+"""How often the session looks for reports."""
+END_SECS = 10.0
+"""How long it waits for the workers' last updates."""
+_LEARNER = "learner/"
 
 
 class Sharer(Learner):
@@ -59,10 +74,9 @@ class Sharer(Learner):
 class HogwildLearner(Sharer):
     """A worker's learner."""
 
-    def __init__(self, *, rings: HogwildRings, **parts: Any) -> None:
+    def __init__(self, *, reports: Reports, **parts: Any) -> None:
         super().__init__(**parts)
-        self.rings = rings
-        self.told_names = False
+        self.reports = reports
 
     def start(self) -> None:
         """Begin with what is shared."""
@@ -85,21 +99,94 @@ class HogwildLearner(Sharer):
 
     def _tell(self, update: Update) -> None:
         assert isinstance(self.optimizer, HogwildOptimizer)
-        if not self.told_names:
-            self.told_names = True
-            self.memory.tell_names(list(update.metrics))
-        for row in np.column_stack([update.returns, update.lengths, *update.info.values()]):
-            self.rings.episodes.push(self.worker, row)
         stale, self.optimizer.staleness = self.optimizer.staleness, []
-        row = [min(stale), sum(stale) / len(stale), max(stale), *update.metrics.values()]
-        self.rings.updates.push(self.worker, np.array(row))
+        ages = {"min": min(stale), "mean": sum(stale) / len(stale), "max": max(stale)}
+        metrics = {f"train/staleness_{name}": float(age) for name, age in ages.items()}
+        episodes = np.column_stack([update.returns, update.lengths, *update.info.values()])
+        self.reports.report(metrics | update.metrics, episodes)
 
 
-class HogwildRings:
-    """What workers tell: each update, each episode."""
+class HogwildWorker(BaseRole):
+    """An actor and its learner, which begin when the session has put the first weights there."""
 
-    def __init__(self, updates: Rings, episodes: Rings) -> None:
-        self.updates, self.episodes = updates, episodes
+    def __init__(
+        self,
+        actor: Actor,
+        learner: HogwildLearner,
+        own: Wakeup,
+        *,
+        run_seed: int,
+        total_steps: int,
+        varies: bool,
+    ) -> None:
+        """``varies``: whether a resumed or replaced worker draws minibatches of its own."""
+        self.actor, self.learner, self.own = actor, learner, own
+        self.memory = learner.memory
+        self.run_seed, self.total_steps, self.varies = run_seed, total_steps, varies
+        self._begun = False
+        self.memory.ledger[learner.worker, ENDED] = 0
+
+    def ready(self) -> bool:
+        """Whether there are weights."""
+        if not self._begun and self.memory.state == GOING:
+            self._begin()
+        return self._begun
+
+    def _begin(self) -> None:
+        self.learner.start()
+        if self.learner.steps and self.varies:  # no minibatch twice
+            self.learner.vary(self.run_seed)
+        self._begun = True
+
+    def wait(self, timeout_secs: float) -> None:
+        """Sleep until there may be weights."""
+        self.own.wait(LOOK_SECS)
+
+    def step(self) -> None:
+        """Act, and learn from it."""
+        while self.actor.ready():
+            self.actor.step()
+        self.learner.step()
+
+    def done(self) -> bool:
+        """Whether the session has ended, or all steps are made."""
+        memory = self.memory
+        return memory.state == OVER or (
+            memory.state == GOING and memory.total(STEPS) >= self.total_steps
+        )
+
+    def finish(self) -> None:
+        """No update comes any more."""
+        self.memory.ledger[self.learner.worker, ENDED] = 1
+
+    def save_episodes(self) -> State | None:
+        """Where its episodes are, and its own randomness."""
+        saved = self.actor.save_episodes()
+        if saved is None:
+            return None
+        own = self.learner.save_state()["learner"]
+        arrays = {f"{_LEARNER}{name}": array for name, array in own.arrays.items()}
+        return State({**saved.arrays, **arrays}, saved.data | {"learner": own.data})
+
+    def load_episodes(self, saved: State) -> None:
+        """Go on from :meth:`save_episodes`."""
+        self.actor.load_episodes(saved)
+        if "learner" in saved.data:
+            self.learner.load_own(
+                State(
+                    {
+                        name.removeprefix(_LEARNER): array
+                        for name, array in saved.arrays.items()
+                        if name.startswith(_LEARNER)
+                    },
+                    saved.data["learner"],
+                )
+            )
+
+    def close(self) -> None:
+        """Close the environments; who was killed has not come here."""
+        self.memory.ledger[self.learner.worker, ENDED] = 1
+        self.actor.close()
 
 
 class Holder(Sharer):
@@ -129,20 +216,97 @@ class Holder(Sharer):
         return super().save_state() | {"optimizer": State(dict(self.optimizer.copied_state()))}
 
 
-class Tally:
-    """Makes one :class:`Update` of what all workers told since the last."""
+class HogwildSession(BaseRole):
+    """Keeps the session of workers that do not wait for each other."""
 
-    def __init__(self, memory: HogwildMemory, rings: HogwildRings, info_keys: tuple[str, ...]):
-        self.memory, self.rings, self.info_keys = memory, rings, info_keys
+    def __init__(
+        self,
+        holder: Holder,
+        reports: Reports,
+        own: Wakeup,
+        *,
+        info_keys: tuple[str, ...],
+        looks_inside: bool,
+    ) -> None:
+        """``looks_inside``: keep the weights at hand current, for histograms."""
+        self.holder, self.own, self.looks_inside = holder, own, looks_inside
+        self.tally = Tally(holder.memory, reports, info_keys)
+
+    @property
+    def policy(self) -> Policy:
+        """The weights that were saved last."""
+        return self.holder.policy
+
+    @property
+    def steps(self) -> int:
+        """Steps of all workers."""
+        return self.holder.steps
+
+    @property
+    def updates(self) -> int:
+        """Updates of all workers."""
+        return self.holder.updates
+
+    def start(self) -> None:
+        """Let the workers begin."""
+        self.holder.start()
+
+    def ready(self) -> bool:
+        """Whether an update was reported."""
+        return self.tally.waiting()
+
+    def wait(self, timeout_secs: float) -> None:
+        """Sleep a moment: workers tell nobody that they reported."""
+        self.own.wait(LOOK_SECS)
+
+    def step(self) -> Update | None:
+        """All that was reported since, as one update."""
+        update = self.tally.take()
+        if update is not None:
+            self.holder.note(update)
+            if self.looks_inside:
+                self.holder.refresh()
+        return update
+
+    def finish(self) -> Update | None:
+        """End all workers, so that the last checkpoint has every step that was made."""
+        memory = self.holder.memory
+        memory.state = OVER
+        await_ends(memory, "workers")
+        return self.step()
+
+    def save_state(self) -> dict[str, State]:
+        """The parts of a checkpoint."""
+        return self.holder.save_state()
+
+    def save_beside(self) -> dict[str, State]:
+        """Nothing lies outside of checkpoints."""
+        return {}
+
+    def load_state(self, parts: dict[str, State]) -> None:
+        """Go on from :meth:`save_state`."""
+        self.holder.load_state(parts)
+
+
+class Tally:
+    """Makes one :class:`~rookery.core.update.Update` of what all workers told since the last."""
+
+    def __init__(self, memory: HogwildMemory, reports: Reports, info_keys: tuple[str, ...]) -> None:
+        self.memory, self.reports, self.info_keys = memory, reports, info_keys
         self.recent: deque[Array] = deque(maxlen=WINDOW * memory.num_workers)
         self.episodes: list[Array] = []
         """Of the update that is being told."""
 
+    def waiting(self) -> bool:
+        """Whether an update was told. A worker tells its episodes first, and waits if there are more
+        than its ring holds, so those are taken as they come."""
+        self.episodes.append(self.reports.episodes.take())
+        return bool((self.reports.updates.written > self.reports.updates.read).any())
+
     def take(self) -> Update | None:
         """None if no update was told."""
-        rows = self.rings.updates.take()
-        # A worker tells its episodes first, and waits if there are more than its ring holds.
-        self.episodes.append(self.rings.episodes.take())
+        rows = self.reports.updates.take()
+        self.episodes.append(self.reports.episodes.take())
         if not len(rows):
             return None
         self.recent.extend(rows)
@@ -159,13 +323,24 @@ class Tally:
         )
 
     def _metrics(self) -> dict[str, float]:
-        recent, names = np.stack(self.recent), self.memory.names()
+        """Means over the last updates; of staleness also the least and the most."""
+        recent = np.stack(self.recent)
+        over = {"train/staleness_min": np.min, "train/staleness_max": np.max}
         return {
-            "train/staleness_min": float(recent[:, 0].min()),
-            "train/staleness_mean": float(recent[:, 1].mean()),
-            "train/staleness_max": float(recent[:, 2].max()),
-            **{name: float(recent[:, 3 + place].mean()) for place, name in enumerate(names)},
+            name: float(over.get(name, np.mean)(recent[:, place]))
+            for place, name in enumerate(self.reports.names())
         }
+
+
+def await_ends(memory: HogwildMemory, who: str) -> None:
+    """Wait until all who write to ``memory`` have ended."""
+    patience = Patience(END_SECS)
+    while not memory.ledger[:-1, ENDED].all():
+        if patience.over():
+            late = (memory.ledger[:-1, ENDED] == 0).nonzero()[0].tolist()
+            _LOG.warning("%s %s did not end within %.0f s", who, late, END_SECS)
+            return
+        time.sleep(LOOK_SECS / 5)
 
 
 def moments_of(learner: Learner) -> dict[str, RunningMoments]:

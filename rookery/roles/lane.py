@@ -15,7 +15,7 @@ from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors, as_tensor
 from rookery.envs.transition import StepResult, VectorEnv
 from rookery.nets.policy import Policy
-from rookery.roles.pulse import Pulse
+from rookery.core.heartbeat import Heartbeat
 from rookery.runs.checkpoint_files import State
 
 
@@ -33,11 +33,11 @@ class Ended(NamedTuple):
 class Lane:
     """B environments that are stepped together."""
 
-    def __init__(self, envs: VectorEnv, policy: Policy, device: torch.device, pulse: Pulse) -> None:
+    def __init__(self, envs: VectorEnv, policy: Policy, device: torch.device, heartbeat: Heartbeat) -> None:
         self.envs = envs
         self.policy = policy
         self.device = device
-        self.pulse = pulse
+        self.heartbeat = heartbeat
         self.obs: Arrays | None = None
         self.reset: Array = np.ones(envs.num_envs, np.bool_)
         self.state: Tensors = policy.initial_state(envs.num_envs)
@@ -47,7 +47,7 @@ class Lane:
     def begun(self) -> Arrays:
         """What to act on; the first call resets the environments."""
         if self.obs is None:
-            with self.pulse.in_env():
+            with self.heartbeat.in_env():
                 self.obs = self.envs.reset()
         return self.obs
 

@@ -1,19 +1,9 @@
-"""The learner: takes what the actors brought, updates the policy, publishes it.
-
-The engine's loop::
-
-    while running:
-        if learner.ready():
-            update = learner.step()
-        else:
-            learner.wait(timeout_secs)
-"""
+"""The learner: takes what the actors brought, updates the policy, publishes it."""
 
 from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,18 +11,18 @@ import torch
 from rookery.algos.algorithm import Algorithm
 from rookery.core.errors import RunFailed, UserError
 from rookery.core.group import Alone, Group
-from rookery.core.ports import ExperienceSource, ParamSink
+from rookery.core.ports import BaseRole, ExperienceSource, ParamSink
 from rookery.core.records import Rollout
 from rookery.core.schedule import value_at
 from rookery.core.seeding import generator_state, restore_generator, stream
-from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors
+from rookery.core.update import Update
 from rookery.nets.actor_critic import ActorCritic
 from rookery.nets.policy import Policy
 from rookery.params.flat import FlatParams
 from rookery.params.mean_weights import MeanWeights
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
-from rookery.roles.pulse import Pulse
+from rookery.core.heartbeat import Heartbeat
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
 
@@ -40,25 +30,7 @@ _LEARNED = "learned_weights"
 """The weights that learning goes on with, where those saved to be played are a mean."""
 
 
-@dataclass(slots=True)
-class Update:
-    """What one update did and what its rollouts told."""
-
-    steps: int
-    """Environment steps so far in the run."""
-    updates: int
-    """Updates so far; the version of the weights just published."""
-    metrics: dict[str, float]
-    """``train/*`` values."""
-    returns: Array
-    """Raw returns of the episodes that ended."""
-    lengths: Array
-    """Their lengths in steps."""
-    info: Arrays
-    """Values copied from ``info`` at their ends."""
-
-
-class Learner:
+class Learner(BaseRole):
     """One policy, one optimizer, one algorithm."""
 
     def __init__(
@@ -71,7 +43,7 @@ class Learner:
         params: ParamSink,
         rng: np.random.Generator,
         group: Group | None = None,
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.policy = policy
         self.group = group or Alone()
@@ -83,7 +55,7 @@ class Learner:
         self.source = source
         self.params = params
         self.rng = rng
-        self.pulse = pulse or Pulse()
+        self.heartbeat = heartbeat or Heartbeat()
         self.steps = 0
         self.updates = 0
 
@@ -102,8 +74,12 @@ class Learner:
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until :meth:`ready` may be true."""
-        with self.pulse.waiting():
+        with self.heartbeat.waiting():
             self.source.wait(timeout_secs)
+
+    def missing(self) -> list[int]:
+        """Actors whose rollouts are waited for."""
+        return self.source.missing()
 
     def step(self) -> Update:
         """Learn from one batch and publish the new weights.
@@ -206,7 +182,11 @@ class Learner:
         """Go on from :meth:`save_state`."""
         load_weights(self.policy, parts["weights"])
         self.optimizer.load_state_tensors(saved_tensors(parts["optimizer"]))
-        own, data = saved_tensors(parts["learner"]), parts["learner"].data
+        self.load_own(parts["learner"])
+
+    def load_own(self, saved: State) -> None:
+        """Counts, randomness and the algorithm's state of :meth:`save_state`."""
+        own, data = saved_tensors(saved), saved.data
         if self.mean is not None:
             self.mean.restart(data.get("averaged", 0))
         if _LEARNED in own:
@@ -214,6 +194,10 @@ class Learner:
         self.algorithm.load_state_tensors(own)
         self.steps, self.updates = data["steps"], data["updates"]
         restore_generator(self.rng, data["rng"])
+
+    def save_beside(self) -> dict[str, State]:
+        """Nothing lies outside of checkpoints."""
+        return {}
 
     def vary(self, run_seed: int) -> None:
         """Draw minibatches of one's own from here on; a checkpoint has the first member's."""

@@ -1,4 +1,4 @@
-"""The replay role: takes steps, gives sequences, and keeps the two in proportion.
+"""A replay table with its rate limiter: takes steps, gives sequences, keeps the two in proportion.
 
 ::
 
@@ -23,13 +23,12 @@ import numpy as np
 
 from rookery.algos.dqn import DQN, DQNConfig
 from rookery.core.seeding import generator_state, restore_generator
-from rookery.core.sequence import Sequences, Steps, StepSpec
+from rookery.core.sequence import Sample, Sequences, Steps, StepSpec
 from rookery.core.spec import Array
-from rookery.nets.policy import Policy
 from rookery.replay.rate_limiter import RateLimiter, RateLimiterConfig
 from rookery.replay.settings import TableConfig
 from rookery.replay.store import ReplayStore
-from rookery.replay.table import Sample, Table
+from rookery.replay.table import Table
 
 METRICS = (
     "replay/steps",
@@ -41,16 +40,6 @@ METRICS = (
 )
 """What replay tells of itself: rows and sequences held; how often a step was learned from, on
 average; memory; priorities that came too late; sequences dropped before they were whole."""
-
-
-def step_spec(config: DQNConfig, policy: Policy) -> StepSpec:
-    """What one step of one environment looks like."""
-    return StepSpec(
-        obs={name: leaf.array for name, leaf in policy.signature.obs.items()},
-        action=policy.signature.action.array,
-        state=dict(policy.state_spec),
-        extra=config.extra,
-    )
 
 
 def table_config(config: DQNConfig, num_streams: int) -> TableConfig:
@@ -97,7 +86,7 @@ class Replay:
         self.steps = 0
         """Environment steps put so far in the run."""
         self.puts = 0
-        """How often an actor put steps; of actors in one thread it tells whose turn is next."""
+        """How often an actor put steps; of actors that take turns it tells whose turn is next."""
         self.episodes: list[Array] = []
         """Return, length and info of each episode that ended since :meth:`take_episodes`."""
         self._blind = replace(spec, obs={})

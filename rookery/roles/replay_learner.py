@@ -1,9 +1,9 @@
-"""The learner of formation ``replay``: learns from sequences, publishes, and tells priorities.
+"""A learner from replay: learns from sequences, publishes, and tells priorities.
 
-The engine's loop is that of :class:`~rookery.roles.learner.Learner`. Several learners are a group:
-all see the same batch, each learns from its columns, and all step the weights that they hold
-together (:mod:`rookery.params.sharded`); only the first publishes them. Learners that do not wait
-for each other are in :mod:`rookery.roles.free_learner`.
+Several learners are a group: all see the same batch, each learns from its columns, and all step the
+weights that they hold together (:mod:`rookery.params.sharded`); only the first publishes them, and
+says at each step what all do. Learners that do not wait for each other are in
+:mod:`rookery.roles.free_learner`.
 
 Shapes: N sequences of a batch, M of them this learner's.
 """
@@ -11,8 +11,9 @@ Shapes: N sequences of a batch, M of them this learner's.
 from __future__ import annotations
 
 import copy
+import logging
 import math
-from typing import Protocol
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -20,55 +21,30 @@ from torch import Tensor
 from rookery.algos.dqn import DQN, Learned, SequenceBatch
 from rookery.core.errors import RunFailed
 from rookery.core.group import Alone, Group, share_of
-from rookery.core.ports import ParamSink
+from rookery.core.heartbeat import Heartbeat
+from rookery.core.ports import ActorStates, Asker, BaseRole, ParamSink
 from rookery.core.schedule import value_at
-from rookery.core.spec import Array
+from rookery.core.spec import Arrays
+from rookery.core.update import Update
 from rookery.nets.q_network import QNetwork
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.params.sharded import ShardedOptimizer, Shards
-from rookery.replay.table import Sample
-from rookery.roles.learner import Update, load_weights, saved_tensors
-from rookery.roles.pulse import Pulse
+from rookery.roles.explorer import carried_over_in
+from rookery.roles.lane import group as saved_under
+from rookery.roles.learner import load_weights, saved_tensors
+from rookery.roles.worker import GO_ON, OVER, WAIT
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
+from rookery.transport.sample_slots import SlotSource
 
+_LOG = logging.getLogger(__name__)
 _TARGET = "target/"
+_REPLAY, _ACTOR_STATES, _BEQUESTS = "replay", "actor_states", "bequests"
+"""Parts of checkpoints: which snapshot is its own; what actors left, and its name of old."""
 
 
-class SequenceSource(Protocol):
-    """Where a learner takes sequences from."""
-
-    def can_sample(self) -> bool:
-        """Whether a batch is there."""
-        ...
-
-    def sample(self) -> Sample:
-        """The batch, to be read until :meth:`release`."""
-        ...
-
-    def release(self, priorities: Array) -> None:
-        """Give the batch back, with the priorities ``[M]`` that its sequences have now."""
-        ...
-
-    def progress(self) -> tuple[int, Array]:
-        """Steps of the run so far, and ``[E, ...]`` what the episodes told that ended since."""
-        ...
-
-    def total_steps(self) -> int:
-        """Steps of the run so far, of which nothing may have been sampled."""
-        ...
-
-    def filling(self) -> bool:
-        """Whether replay takes steps and has nothing to learn from yet, which may last."""
-        ...
-
-    def wait(self, timeout_secs: float) -> None:
-        """Sleep until more may be there, at most ``timeout_secs``."""
-        ...
-
-
-class ReplayLearner:
+class ReplayLearner(BaseRole):
     """An online network, the target network that follows it, one optimizer."""
 
     def __init__(
@@ -77,15 +53,20 @@ class ReplayLearner:
         policy: QNetwork,
         algorithm: DQN,
         optimizer: OptimizerConfig,
-        source: SequenceSource,
+        source: SlotSource,
         params: ParamSink,
         info_keys: tuple[str, ...] = (),
         shards: Shards | None = None,
-        pulse: Pulse | None = None,
+        snapshots: Asker | None = None,
+        actor_states: ActorStates | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
+        """``snapshots`` asks replay to save itself; ``actor_states`` is what checkpoints keep of
+        actors."""
         self.policy, self.algorithm = policy, algorithm
         self.shards = shards
         self.group: Group = Alone() if shards is None else shards.group
+        self.snapshots, self.actor_states = snapshots, actor_states
         memory = {} if shards is None else {"data": shards.weights, "grad": shards.gradient}
         self.flat = FlatParams(policy, **memory)
         self.target = copy.deepcopy(policy).requires_grad_(False)
@@ -94,8 +75,10 @@ class ReplayLearner:
         scales = [(self.flat.part(part), by) for part, by in algorithm.lr_scales(policy)]
         self.optimizer = self._optimizer(optimizer, scales)
         self.source, self.params = source, params
+        self.source.join(self.group)
+        self._over = False
         self.info_keys = info_keys
-        self.pulse = pulse or Pulse()
+        self.heartbeat = heartbeat or Heartbeat()
         self.steps = 0
         """Of the run, as far as is known here."""
         self.learned_at = 0
@@ -123,20 +106,43 @@ class ReplayLearner:
             self.params.publish(version, self.flat.tensors())
 
     def ready(self) -> bool:
-        """Whether there is a batch to learn from."""
-        return self.source.can_sample()
+        """Whether there is a batch to learn from; the others of a group do what the first does."""
+        return bool(self.group.rank) or self.source.can_sample()
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until :meth:`ready` may be true."""
-        with self.pulse.waiting():
+        with self.heartbeat.waiting():
             self.source.wait(timeout_secs)
+        if self.group.size > 1:
+            self.group.first(WAIT)  # so that nobody waits in vain
 
-    def count_steps(self) -> int:
-        """Steps of the run so far; what is saved now counts them."""
+    def filling(self) -> int | None:
+        """Steps of the run while replay fills up; what is saved now counts them."""
+        if not self.source.filling():
+            return None
         self.steps = max(self.steps, self.source.total_steps())
         return self.steps
 
-    def step(self) -> Update:
+    def step(self) -> Update | None:
+        """Learn from one batch, or do nothing if the first of the group says so."""
+        if self.group.size > 1:
+            word = self.group.first(GO_ON)
+            self._over = bool(word == OVER)
+            if word != GO_ON:
+                return None
+        return self.learn()
+
+    def done(self) -> bool:
+        """Whether the first of the group has ended."""
+        return self._over
+
+    def finish(self) -> Update | None:
+        """Let the others end too."""
+        if self.group.size > 1 and self.group.rank == 0:
+            self.group.first(OVER)
+        return None
+
+    def learn(self) -> Update:
         """Learn from one batch."""
         sample = self.source.sample()
         batch = self.algorithm.prepare(sample.sequences, sample.probability, self.learned_at)
@@ -217,8 +223,40 @@ class ReplayLearner:
     def _counts(self) -> dict[str, int]:
         return {"steps": self.steps, "updates": self.updates, "learned_at": self.learned_at}
 
+    def save_beside(self) -> dict[str, State]:
+        """Have replay save itself; what a checkpoint says of that, and of the actors."""
+        parts: dict[str, State] = {}
+        if self.snapshots is not None and self.snapshots.can_ask():
+            self.snapshots.ask(self.steps)
+            parts[_REPLAY] = State({}, {"snapshot": self.steps})
+        states = self.actor_states
+        if states is not None:
+            left = {actor: states.read(actor) or {} for actor in range(states.num_actors)}
+            arrays: SavedArrays = {
+                f"{actor}/{name}": array
+                for actor, state in left.items()
+                for name, array in state.items()
+            }
+            if arrays:
+                parts[_ACTOR_STATES] = State(arrays)
+        return parts
+
+    def _restore_actors(self, parts: Mapping[str, State]) -> None:
+        """Let actors begin with what those knew that the checkpoint was made of."""
+        if self.actor_states is None or self.group.rank:
+            return
+        for actor in range(self.actor_states.num_actors):
+            left = carried_over(parts, actor)
+            if left and not self.actor_states.write(actor, left):
+                _LOG.warning(
+                    "actor-%d knows nothing of what actors learned before: its are other arms or "
+                    "another number of environments",
+                    actor,
+                )
+
     def load_state(self, parts: dict[str, State]) -> None:
         """Go on from :meth:`save_state`."""
+        self._restore_actors(parts)
         load_weights(self.policy, parts["weights"])
         self.optimizer.load_state_tensors(saved_tensors(parts["optimizer"]))
         learner = parts["learner"]
@@ -226,3 +264,14 @@ class ReplayLearner:
         load_weights(self.target, State(target))
         self.steps, self.updates = learner.data["steps"], learner.data["updates"]
         self.learned_at = learner.data.get("learned_at", self.steps)
+
+
+def carried_over(parts: Mapping[str, State], actor: int) -> Arrays:
+    """What the checkpoint of ``parts`` has for the next ``actor``; empty if nothing.
+
+    Where an actor's whole state was saved, it is in there.
+    """
+    if (whole := parts.get(f"actor-{actor}")) is not None:
+        return carried_over_in(whole)
+    name = _ACTOR_STATES if _ACTOR_STATES in parts else _BEQUESTS
+    return saved_under(parts[name], f"{actor}/") if name in parts else {}

@@ -1,33 +1,103 @@
 """A worker acts and learns: its own rollouts, its own gradient, the mean gradient of its group.
 
-::
-
-    while group.first(go_on):
-        update = worker.step()
+All members of a group step together. The first one says at each step whether to go on, so that all
+end at the same one.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+from rookery.core.ports import BaseRole
+from rookery.core.update import Update
+from rookery.nets.policy import Policy
 from rookery.roles.actor import Actor
-from rookery.roles.learner import Learner, Update
+from rookery.roles.learner import Learner
+from rookery.runs.checkpoint_files import State
+
+OVER, GO_ON, WAIT = (np.array([word], np.float64) for word in range(3))
+"""What the first member of a group tells the others."""
 
 
-class Worker:
+class Worker(BaseRole):
     """One actor and one learner, in turn."""
 
-    def __init__(self, actor: Actor, learner: Learner, *, check_every: int) -> None:
-        self.actor = actor
-        self.learner = learner
-        self.check_every = check_every
+    def __init__(
+        self, actor: Actor, learner: Learner, *, check_every: int, run_seed: int = 0
+    ) -> None:
+        self.actor, self.learner, self.group = actor, learner, learner.group
+        self.check_every, self.run_seed = check_every, run_seed
+        self._over = False
 
-    def step(self) -> Update:
+    @property
+    def policy(self) -> Policy:
+        """What it learns."""
+        return self.learner.policy
+
+    @property
+    def steps(self) -> int:
+        """Environment steps of the whole group."""
+        return self.learner.steps
+
+    @property
+    def updates(self) -> int:
+        """Updates so far."""
+        return self.learner.updates
+
+    def start(self) -> None:
+        """Let the actor have the weights; of a group, each draws minibatches of its own."""
+        if self.group.rank:
+            self.learner.vary(self.run_seed)
+        self.learner.start()
+
+    def ready(self) -> bool:
+        """There is always something to do."""
+        return True
+
+    def wait(self, timeout_secs: float) -> None:
+        """Never called: it is always ready."""
+
+    def step(self) -> Update | None:
         """Act, learn together with the group; now and then see that all hold the same weights."""
+        if self.group.size > 1 and self.group.first(GO_ON) == OVER:
+            self._over = True
+            return None
         while self.actor.ready():
             self.actor.step()
         update = self.learner.step()
         if update.updates % self.check_every == 0:
             self.learner.check_agreement()
         return update
+
+    def done(self) -> bool:
+        """Whether the first of the group has ended."""
+        return self._over
+
+    def finish(self) -> Update | None:
+        """Let the others end too."""
+        if self.group.size > 1 and self.group.rank == 0:
+            self.group.first(OVER)
+        return None
+
+    def save_state(self) -> dict[str, State]:
+        """The parts of a checkpoint that are the learner's."""
+        return self.learner.save_state()
+
+    def save_beside(self) -> dict[str, State]:
+        """Nothing lies outside of checkpoints."""
+        return {}
+
+    def load_state(self, parts: dict[str, State]) -> None:
+        """Go on from :meth:`save_state`."""
+        self.learner.load_state(parts)
+
+    def save_episodes(self) -> State | None:
+        """Where its environments are."""
+        return self.actor.save_episodes()
+
+    def load_episodes(self, saved: State) -> None:
+        """Go on from :meth:`save_episodes`."""
+        self.actor.load_episodes(saved)
 
     def close(self) -> None:
         """Close the environments."""

@@ -14,14 +14,16 @@ Shapes: A actors, S slots of each, T rollout steps, B environments of one actor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from rookery.core.errors import RunFailed
+from rookery.core.ports import End, Kind
 from rookery.core.records import Rollout
-from rookery.core.spec import Array, Arrays, ArraySpec
-from rookery.transport.wake import Wake
+from rookery.core.spec import Array, Arrays, ArraySpec, under, zeros
 
 PUT, TAKEN, REFUSED, LEARNED = 0, 1, 2, 3
 _INT = np.dtype(np.int64)
@@ -53,11 +55,7 @@ class RolloutQueue:
         self.numbers = arrays["numbers"]
         """``[A, S]`` the number that the actor gave to the rollout in each slot."""
         self.num_actors, self.num_slots = map(int, self.numbers.shape)
-        fields = {
-            name.removeprefix("slot/"): array
-            for name, array in arrays.items()
-            if name.startswith("slot/")
-        }
+        fields = under("slot/", arrays)
         self.slots: list[list[Rollout]] = [
             [
                 Rollout.from_flat({name: array[actor, slot] for name, array in fields.items()})
@@ -151,11 +149,8 @@ def _parsed(key: str) -> tuple[int, int, str]:
 class QueueSink:
     """An actor's end (an :class:`~rookery.core.ports.ExperienceSink`)."""
 
-    def __init__(
-        self, queue: RolloutQueue, actor: int, *, own: Wake | None = None, other: Wake | None = None
-    ) -> None:
-        self.queue, self.actor = queue, actor
-        self.bell, self.learner_bell = own, other
+    def __init__(self, queue: RolloutQueue, end: End) -> None:
+        self.queue, self.actor, self.end = queue, end.replica, end
 
     def can_put(self) -> bool:
         """Whether one of this actor's slots is free."""
@@ -174,13 +169,11 @@ class QueueSink:
         if rollout is not self.reserve():
             raise RuntimeError("put() of a rollout that was not reserved")
         self.queue.put(self.actor)
-        if self.learner_bell is not None:
-            self.learner_bell.ring()
+        self.end.notify_peers()
 
     def wait(self, timeout_secs: float) -> None:
-        """Sleep until the learner has taken; in one thread nobody moves meanwhile, so return."""
-        if self.bell is not None:
-            self.bell.wait(timeout_secs)
+        """Sleep until the learner has taken."""
+        self.end.own.wait(timeout_secs)
 
 
 class QueueSource:
@@ -199,18 +192,16 @@ class QueueSource:
         self,
         queue: RolloutQueue,
         batch: Arrays,
+        end: End,
         *,
         num_envs: int,
         max_lag: int | None = None,
-        own: Wake | None = None,
-        others: Sequence[Wake] = (),
     ) -> None:
-        self.queue = queue
+        self.queue, self.end = queue, end
         self.batch = Rollout.from_flat(batch)
         columns = range(0, len(self.batch.version), num_envs)
         self.places = [self.batch.columns(start, start + num_envs).flat() for start in columns]
         self.max_lag = max_lag
-        self.bell, self.actor_bells = own, others
         self.gathered: list[int] = []
         """The actors whose rollouts are in the batch."""
         self.refused_steps = 0
@@ -238,8 +229,8 @@ class QueueSource:
                 place[name][...] = array
             self.gathered.append(actor)
         queue.count(TAKEN)[actor] = number + 1
-        if self.actor_bells:
-            self.actor_bells[actor].ring()
+        if self.end.peers:
+            self.end.peers[actor].notify()
 
     def can_sample(self) -> bool:
         """Whether a whole batch was gathered."""
@@ -266,6 +257,100 @@ class QueueSource:
         return [int(actor) for actor in empty if actor not in self.gathered] or empty
 
     def wait(self, timeout_secs: float) -> None:
-        """Sleep until an actor has put; in one thread nobody moves meanwhile, so return."""
-        if self.bell is not None:
-            self.bell.wait(timeout_secs)
+        """Sleep until an actor has put."""
+        self.end.own.wait(timeout_secs)
+
+
+@dataclass(frozen=True)
+class QueuePort:
+    """Rollouts, put as they come and taken oldest first."""
+
+    name: ClassVar[str] = "queue"
+    kind: ClassVar[Kind] = "stream"
+    about: ClassVar[str] = "rollouts, put as they come and taken oldest first"
+
+    rollout: Mapping[str, ArraySpec]
+    """One actor's rollout."""
+    batch: Mapping[str, ArraySpec]
+    """What the learner gathers, of as many rollouts as fit."""
+    num_actors: int
+    num_envs: int
+    """Of each actor."""
+    num_slots: int = 2
+    """Rollouts of each that may wait."""
+    max_lag: int | None = None
+
+    def traffic(self) -> tuple[int, str]:
+        """One actor's rollout."""
+        return sum(spec.num_bytes for spec in self.rollout.values()), "rollout"
+
+    def layout(self) -> dict[str, ArraySpec]:
+        """The rings of all actors."""
+        return queue_specs(self.rollout, self.num_actors, self.num_slots)
+
+    def client(self, end: End) -> QueueSink:
+        """An actor's end."""
+        return QueueSink(RolloutQueue(end.arrays), end)
+
+    def server(self, end: End) -> QueueSource:
+        """The learner's end, with the memory of one batch."""
+        queue, batch = RolloutQueue(end.arrays), zeros(self.batch)
+        return QueueSource(queue, batch, end, num_envs=self.num_envs, max_lag=self.max_lag)
+
+    def for_one(self, client: int) -> QueuePort:
+        """With one actor."""
+        return replace(self, num_actors=1)
+
+    def client_relay(self, arrays: Arrays) -> QueueSender:
+        """Beside an actor."""
+        return QueueSender(RolloutQueue(arrays), self.rollout)
+
+    def server_relay(self, end: End) -> QueueReceiver:
+        """In the place of an actor."""
+        return QueueReceiver(self.client(end), self.rollout)
+
+
+_TAKEN_FRAME = {"taken": ArraySpec((1,), _INT)}
+
+
+class QueueSender:
+    """Sends what an actor puts; a slot is free again when the learner has taken what it held."""
+
+    def __init__(self, queue: RolloutQueue, rollout: Mapping[str, ArraySpec]) -> None:
+        self.queue, self.sent = queue, 0
+        self.sends, self.receives = rollout, _TAKEN_FRAME
+
+    def next(self) -> Arrays | None:
+        """The oldest rollout that was not sent."""
+        if self.sent == self.queue.count(PUT)[0]:
+            return None
+        self.sent += 1
+        return self.queue.slot(0, self.sent - 1).flat()
+
+    def accept(self, frame: Arrays) -> None:
+        """How many the learner has taken."""
+        self.queue.count(TAKEN)[0] = frame["taken"][0]
+
+
+class QueueReceiver:
+    """Puts what another host's actor sent, and tells how many were taken."""
+
+    def __init__(self, sink: QueueSink, rollout: Mapping[str, ArraySpec]) -> None:
+        self.sink, self.told = sink, 0
+        self.begun = int(sink.queue.count(PUT)[sink.actor])
+        self.sends, self.receives = _TAKEN_FRAME, rollout
+
+    def next(self) -> Arrays | None:
+        """How many were taken, when there are more."""
+        taken = int(self.sink.queue.count(TAKEN)[self.sink.actor]) - self.begun
+        if taken == self.told:
+            return None
+        self.told = taken
+        return {"taken": np.array([taken])}
+
+    def accept(self, frame: Arrays) -> None:
+        """A rollout into the next slot."""
+        rollout = self.sink.reserve()
+        for name, array in rollout.flat().items():
+            array[...] = frame[name]
+        self.sink.put(rollout)

@@ -1,4 +1,4 @@
-"""Rows of numbers from many writers to one reader, through shared memory and without a lock.
+"""Rows of numbers from many writers to one reader, through bounded rings without a lock.
 
 Each writer has a ring of its own: it writes the row and then the number of rows written, so that a
 reader never sees half a row, and a writer that is killed leaves none.
@@ -47,7 +47,7 @@ class Rings:
             if patience.over():
                 raise RunFailed(
                     f"worker-{writer} told {capacity} things that nobody read for "
-                    f"{FULL_TIMEOUT_SECS:g} s: the keeper hangs; its log says more"
+                    f"{FULL_TIMEOUT_SECS:g} s: the session's process hangs; its log says more"
                 )
             time.sleep(_PAUSE_SECS)
         self.rows[writer, written % capacity, : len(row)] = row

@@ -15,23 +15,21 @@ Shapes: K slots, N sequences of T steps, E episodes, W numbers that an episode t
 
 from __future__ import annotations
 
-import math
-import time
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from rookery.core.group import Alone, Group, share_of
-from rookery.core.sequence import Sequences, StepSpec
+from rookery.core.ports import End, Kind
+from rookery.core.sequence import Sample, Sequences, StepSpec
 from rookery.core.spec import Array, Arrays, ArraySpec
-from rookery.replay.table import Sample
-from rookery.transport.wake import Wake
-
-FILLING_SECS = 2.0
-"""Without a batch for so long, replay is taken to fill up."""
 
 FREE, FILLED, TAKEN, DONE = 0, 1, 2, 3
 _STATE, _NUMBER, _LIFE, _STEPS, _ENDED = 0, 1, 2, 3, 4
+STEPS, BEGUN = 0, 1
+"""What replay tells beside batches: steps of the run, and whether any may be sampled."""
 _INT, _DOUBLE = np.dtype(np.int64), np.dtype(np.float64)
 MAX_EPISODES = 256
 """Episodes that one batch brings word of; more wait for the next."""
@@ -45,6 +43,7 @@ def sample_slot_specs(
     """The arrays of :class:`SampleSlots`."""
     like = _flat(spec.sequences(num_steps, batch_size))
     return {
+        "status": ArraySpec((8,), _INT),
         "header": ArraySpec((num_slots, 8), _INT),
         "keys": ArraySpec((num_slots, batch_size), _INT),
         "probability": ArraySpec((num_slots, batch_size), _DOUBLE),
@@ -61,6 +60,8 @@ class SampleSlots:
     """All slots, and what each end does with them."""
 
     def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+        self.status = arrays["status"]
         self.header, self.keys = arrays["header"], arrays["keys"]
         self.probability, self.priorities = arrays["probability"], arrays["priorities"]
         self.episodes = arrays["episodes"]
@@ -100,56 +101,56 @@ class SampleSlots:
         return told
 
 
+    # ---- the learner's side ----------------------------------------------------------------------
+
+    def take(self, mine: range) -> int:
+        """The oldest batch of the slots ``mine``, which is now the learner's."""
+        slot = next(slot for slot in self.in_state(FILLED) if slot in mine)
+        self.header[slot, _STATE] = TAKEN
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """Its priorities are written: it is replay's again."""
+        self.header[slot, _STATE] = DONE
+
+
 class SlotSource:
-    """The learner's end (a :class:`~rookery.roles.replay_learner.SequenceSource`).
+    """The learner's end (a :class:`~rookery.core.ports.SequenceSource`).
 
     Of several learners together the first takes a slot and tells the others which. Each writes the
     priorities of its columns, and the first hands the slot back once all have: when they meet to
-    take the next. Learners that do not meet have slots of their own: every ``stride``-th from
-    ``first`` on. ``steps`` ``[1]`` is what replay has counted.
+    take the next. Learners that do not meet have slots of their own: every ``stride``-th.
     """
 
-    def __init__(
-        self,
-        slots: SampleSlots,
-        *,
-        steps: Array,
-        own: Wake | None = None,
-        other: Wake | None = None,
-        group: Group | None = None,
-        first: int = 0,
-        stride: int = 1,
-    ) -> None:
-        self.slots, self.steps = slots, steps
-        self.mine = range(first, len(slots.header), stride)
-        self.bell, self.replay_bell = own, other
-        self.group = group or Alone()
-        self.columns = share_of(slots.priorities.shape[1], self.group)
+    def __init__(self, slots: SampleSlots, end: End, *, stride: int = 1) -> None:
+        self.slots, self.end = slots, end
+        self.mine = range(end.replica % stride, len(slots.header), stride)
         self.slot = -1
-        self._filled_at = -math.inf
         self._told = 0, slots.episodes[0, :0]
+        self.join(Alone())
+
+    def join(self, group: Group) -> None:
+        """Take batches together with ``group``."""
+        self.group = group
+        self.columns = share_of(self.slots.priorities.shape[1], group)
 
     def can_sample(self) -> bool:
         """Whether a batch is there."""
-        there = bool((self.slots.header[self.mine, _STATE] == FILLED).any())
-        if there:
-            self._filled_at = time.monotonic()
-        return there
+        return bool((self.slots.header[self.mine, _STATE] == FILLED).any())
 
     def filling(self) -> bool:
-        """Whether no batch has come yet, or none for so long that replay must have begun anew."""
-        return time.monotonic() - self._filled_at > FILLING_SECS
+        """Whether replay has too little to learn from yet."""
+        return not self.slots.status[BEGUN]
 
     def sample(self) -> Sample:
         """The oldest batch."""
         slots, before = self.slots, self.slot
         if self.group.rank == 0:
-            self.slot = next(slot for slot in slots.in_state(FILLED) if slot in self.mine)
-            slots.header[self.slot, _STATE] = TAKEN
+            self.slot = slots.take(self.mine)
         if self.group.size > 1:
             self.slot = int(self.group.first(np.array([self.slot], np.float64))[0])
             if before >= 0:
-                self._hand_back(before)
+                self._give_back(before)
         header = slots.header[self.slot]
         self._told = int(header[_STEPS]), slots.episodes[self.slot, : header[_ENDED]].copy()
         return Sample(
@@ -160,14 +161,12 @@ class SlotSource:
         """Give the batch back."""
         self.slots.priorities[self.slot, self.columns] = priorities
         if self.group.size == 1:
-            self._hand_back(self.slot)
+            self._give_back(self.slot)
 
-    def _hand_back(self, slot: int) -> None:
-        if self.group.rank:
-            return
-        self.slots.header[slot, _STATE] = DONE
-        if self.replay_bell is not None:
-            self.replay_bell.ring()
+    def _give_back(self, slot: int) -> None:
+        if self.group.rank == 0:
+            self.slots.give_back(slot)
+            self.end.notify_peers()
 
     def progress(self) -> tuple[int, Array]:
         """What came with the batch taken last."""
@@ -175,16 +174,161 @@ class SlotSource:
 
     def total_steps(self) -> int:
         """What replay has counted."""
-        return int(self.steps[0])
-
-    def missing(self) -> list[int]:
-        """Nobody in particular."""
-        return []
+        return int(self.slots.status[STEPS])
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until replay has filled one."""
-        if self.bell is not None:
-            self.bell.wait(timeout_secs)
+        self.end.own.wait(timeout_secs)
+
+
+class SlotServer:
+    """Replay's end: slots to fill, priorities to read, and what it counts."""
+
+    def __init__(self, slots: SampleSlots, end: End, *, stride: int = 1) -> None:
+        self.slots, self.end, self.stride = slots, end, stride
+
+    def tell(self, steps: int, begun: bool) -> None:
+        """Steps of the run, and whether any may be sampled."""
+        self.slots.status[STEPS], self.slots.status[BEGUN] = steps, begun
+
+
+@dataclass(frozen=True)
+class SequencesPort:
+    """Sequences sampled from replay, their priorities back."""
+
+    name: ClassVar[str] = "sequences"
+    kind: ClassVar[Kind] = "call"
+    about: ClassVar[str] = "sequences sampled from replay, their priorities back"
+
+    spec: StepSpec
+    num_slots: int
+    num_steps: int
+    """Of a sequence, with what comes before and after the learned ones."""
+    batch_size: int
+    episode_width: int
+    stride: int = 1
+    """Learners that take batches of their own; 1: all take the same."""
+
+    def traffic(self) -> tuple[int, str]:
+        """One batch and its priorities."""
+        layout = self.layout()
+        return sum(spec.num_bytes for spec in layout.values()) // self.num_slots, "update"
+
+    def layout(self) -> dict[str, ArraySpec]:
+        """The slots."""
+        return sample_slot_specs(
+            self.spec,
+            num_slots=self.num_slots,
+            num_steps=self.num_steps,
+            batch_size=self.batch_size,
+            episode_width=self.episode_width,
+        )
+
+    def client(self, end: End) -> SlotSource:
+        """A learner's end."""
+        return SlotSource(SampleSlots(end.arrays), end, stride=self.stride)
+
+    def server(self, end: End) -> SlotServer:
+        """Replay's end."""
+        return SlotServer(SampleSlots(end.arrays), end, stride=self.stride)
+
+    def for_one(self, client: int) -> SequencesPort:
+        """The same slots, of one learner."""
+        return self
+
+    def client_relay(self, arrays: Arrays) -> BatchReceiver:
+        """Beside a learner."""
+        return BatchReceiver(SampleSlots(arrays), self.layout())
+
+    def server_relay(self, end: End) -> BatchSender:
+        """In the place of a learner."""
+        return BatchSender(self.client(end), self.layout())
+
+
+_TOKEN = {"token": ArraySpec((1,), _INT)}
+
+
+def _frames(
+    layout: Mapping[str, ArraySpec],
+) -> tuple[dict[str, ArraySpec], dict[str, ArraySpec]]:
+    """What replay's host sends, and what the learner's sends back."""
+    one = {
+        name: ArraySpec(spec.shape[1:], spec.dtype)
+        for name, spec in layout.items()
+        if name not in ("status", "priorities")
+    }
+    back = layout["priorities"]
+    status = layout["status"]
+    return (
+        {**_TOKEN, "status": status, **one},
+        {**_TOKEN, "priorities": ArraySpec(back.shape[1:], back.dtype)},
+    )
+
+
+class BatchSender:
+    """Sends a batch whenever one is filled; gives it back when its priorities come."""
+
+    def __init__(self, source: SlotSource, layout: Mapping[str, ArraySpec]) -> None:
+        self.source, self.told = source, (0, 0)
+        self.sends, self.receives = _frames(layout)
+
+    def next(self) -> Arrays | None:
+        """A batch; without one, how far replay is while it fills."""
+        slots = self.source.slots
+        status = int(slots.status[STEPS]), int(slots.status[BEGUN])
+        if self.source.can_sample():
+            slot = slots.take(self.source.mine)
+            self.told = status
+            names = [name for name in self.sends if name not in ("token", "status")]
+            frame = {name: slots.arrays[name][slot] for name in names}
+            return {"token": np.array([slot]), "status": slots.status, **frame}
+        if self.source.filling() and status != self.told:
+            self.told = status
+            return {"status": slots.status}
+        return None
+
+    def accept(self, frame: Arrays) -> None:
+        """Priorities of a batch that was learned from."""
+        slot = int(frame["token"][0])
+        self.source.slots.priorities[slot] = frame["priorities"]
+        self.source.slots.give_back(slot)
+        self.source.end.notify_peers()
+
+
+class BatchReceiver:
+    """Puts batches from another host into slots here; sends their priorities back."""
+
+    def __init__(self, slots: SampleSlots, layout: Mapping[str, ArraySpec]) -> None:
+        self.slots = slots
+        self.tokens: dict[int, int] = {}
+        """Which slot of the other host's each slot here holds."""
+        self.receives, self.sends = _frames(layout)
+
+    def next(self) -> Arrays | None:
+        """Priorities of the oldest batch that was learned from."""
+        done = self.slots.in_state(DONE)
+        if not done:
+            return None
+        slot = done[0]
+        frame = {
+            "token": np.array([self.tokens.pop(slot)]),
+            "priorities": self.slots.priorities[slot].copy(),
+        }
+        self.slots.header[slot, _STATE] = FREE
+        return frame
+
+    def accept(self, frame: Arrays) -> None:
+        """A batch, or how far replay is."""
+        self.slots.status[:] = frame["status"]
+        if "token" not in frame:
+            return
+        slot = self.slots.in_state(FREE)[0]
+        for name, array in frame.items():
+            if name not in ("token", "status", "header"):
+                self.slots.arrays[name][slot] = array
+        self.tokens[slot] = int(frame["token"][0])
+        self.slots.header[slot, 1:] = frame["header"][1:]
+        self.slots.header[slot, _STATE] = FILLED
 
 
 def _flat(sequences: Sequences) -> Arrays:

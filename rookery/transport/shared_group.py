@@ -9,17 +9,21 @@ A member that dies leaves nothing locked; whoever supervises ends the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rookery.core.errors import RunFailed
+from rookery.core.group import Alone, Group, Waiting
 from rookery.core.patience import Patience
+from rookery.core.ports import End, Kind
 from rookery.core.spec import Array, Arrays, ArraySpec
-from rookery.transport.wake import Wake
+from rookery.transport.local_port import LocalPort
 
 LOOKS = 200
 """How often to look before sleeping: members mostly arrive within the same fraction of a ms."""
@@ -42,21 +46,16 @@ class SharedGroup:
     """A :class:`~rookery.core.group.Group` over the arrays of :func:`group_specs`."""
 
     def __init__(
-        self,
-        arrays: Arrays,
-        rank: int,
-        bells: Sequence[Wake],
-        *,
-        timeout_secs: float = 600.0,
-        waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+        self, arrays: Arrays, end: End, *, role: str = "worker", timeout_secs: float = 600.0
     ) -> None:
-        self.rank, self.size = rank, len(bells)
+        """``end.peers`` are the wake-ups of all members; ``role`` is what they are called."""
+        self.rank, self.size = end.replica, len(end.peers)
         self.slots, self.sums = arrays["slots"], arrays["sums"]
         self.arrived, self.rows = arrays["arrived"][:, 0], arrays["rows"]
-        self.bells = bells
-        self.timeout_secs = timeout_secs
-        self.waiting = waiting
-        self.round = int(self.arrived[rank])
+        self.wakeups = end.peers
+        self.role, self.timeout_secs = role, timeout_secs
+        self.waiting: Waiting = nullcontext
+        self.round = int(self.arrived[self.rank])
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Add up over all members, in the order of their ranks."""
@@ -111,9 +110,9 @@ class SharedGroup:
         """Arrive, and wait until all have."""
         self.round += 1
         self.arrived[self.rank] = self.round
-        for rank, bell in enumerate(self.bells):
+        for rank, wakeup in enumerate(self.wakeups):
             if rank != self.rank:
-                bell.ring()
+                wakeup.notify()
         for _ in range(LOOKS):
             if self._all_here():
                 return
@@ -123,12 +122,12 @@ class SharedGroup:
     def _sleep_until_all_here(self) -> None:
         patience = Patience(self.timeout_secs)
         while not self._all_here():
-            self.bells[self.rank].wait(SLICE_SECS)
+            self.wakeups[self.rank].wait(SLICE_SECS)
             if patience.over():
                 late = np.flatnonzero(self.arrived < self.round).tolist()
-                names = ", ".join(f"worker-{rank}" for rank in late)
+                names = ", ".join(f"{self.role}-{rank}" for rank in late)
                 raise RunFailed(
-                    f"worker-{self.rank} waited {self.timeout_secs:g} s for {names}; "
+                    f"{self.role}-{self.rank} waited {self.timeout_secs:g} s for {names}; "
                     "their logs say more"
                 )
 
@@ -141,3 +140,36 @@ def _added(slots: Sequence[Array], out: Array) -> Array:
     for slot in slots[1:]:
         np.add(out, slot, out=out)
     return out
+
+
+@dataclass(frozen=True)
+class GroupPort(LocalPort):
+    """Gradients, and whatever else members of a group add up."""
+
+    name: ClassVar[str] = "gradients"
+    kind: ClassVar[Kind] = "group"
+    about: ClassVar[str] = "gradients, added up over all that hold them"
+
+    role: str
+    """What the members are called."""
+    size: int
+    num_bytes: int
+    """Of the largest vector that is added up."""
+
+    def traffic(self) -> tuple[int, str]:
+        """A gradient."""
+        return self.num_bytes, "update"
+
+    def layout(self) -> dict[str, ArraySpec]:
+        """Slots of all members; one alone needs none."""
+        return group_specs(self.size, -(-self.num_bytes // 64) * 64) if self.size > 1 else {}
+
+    def client(self, end: End) -> Group:
+        """A member."""
+        if self.size == 1:
+            return Alone()
+        return SharedGroup(end.arrays, end, role=self.role)
+
+    def server(self, end: End) -> Group:
+        """Members serve each other."""
+        return self.client(end)

@@ -1,137 +1,169 @@
 """Steps of many actors on their way into replay, through bounded rings without a lock.
 
-Every actor has a ring of S slots, each memory for one step of its environments. The actor counts
-what it has *put*, replay what it has *taken*; every count has one writer. What a killed actor had
-half written was never counted, and its replacement writes over it.
+Every actor has a ring of S slots, each memory for one step of its environments, which it fills in
+place. The actor counts what it has *put*, replay what it has *taken* and how many it has *granted*:
+an actor puts no further than that. Every count has one writer. What a killed actor had half written
+was never counted, and its replacement writes over it.
 
 Shapes: A actors, S slots of each, B environments of one actor, W numbers that an episode tells.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
 import numpy as np
 
+from rookery.core.ports import End, Kind
 from rookery.core.sequence import Steps, StepSpec
-from rookery.core.spec import Array, Arrays, ArraySpec
-from rookery.transport.wake import Wake
+from rookery.core.spec import Array, Arrays, ArraySpec, under
 
 _INT, _FLOAT, _BOOL = np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.bool_)
 _LINE = 8
 """Counts of different writers lie on cache lines of their own."""
-_PUT, _LIFE = 0, 1
-_ENDED, _SAW_LAST, _VALUED_LAST = 0, 1, 2
+_SLOT = "slot/"
+TAKEN, GRANTED = 0, 1
+NUM_ENDED, SAW_LAST, VALUED_LAST = 0, 1, 2
 """Of a slot's header: episodes that ended; whether final_obs and final_extra are there."""
 
 
-def step_ring_specs(
-    spec: StepSpec, *, num_actors: int, num_slots: int, num_envs: int, episode_width: int
-) -> dict[str, ArraySpec]:
-    """The arrays of :class:`StepRings`."""
+def slot_specs(spec: StepSpec, num_envs: int, episode_width: int) -> dict[str, ArraySpec]:
+    """The arrays of one slot: a step of each of an actor's environments, and what ended."""
     leaves = {f"obs/{name}": leaf for name, leaf in spec.obs.items()}
     leaves |= {f"final_obs/{name}": leaf for name, leaf in spec.obs.items()}
     leaves |= {f"state/{name}": leaf for name, leaf in spec.state.items()}
     leaves |= {f"extra/{name}": leaf for name, leaf in spec.extra.items()}
     leaves |= {f"final_extra/{name}": leaf for name, leaf in spec.extra.items()}
+    flag = ArraySpec((), _BOOL)
     leaves |= {
         "action": spec.action,
         "reward": ArraySpec((), np.dtype(np.float32)),
-        "terminated": ArraySpec((), _BOOL),
-        "truncated": ArraySpec((), _BOOL),
-        "valid": ArraySpec((), _BOOL),
+        "terminated": flag,
+        "truncated": flag,
+        "valid": flag,
+        "anew": flag,
         "episodes": ArraySpec((episode_width,), _FLOAT),
     }
-    slots = {
-        f"slot/{name}": leaf.with_axes(num_actors, num_slots, num_envs)
-        for name, leaf in leaves.items()
-    }
-    return {
-        "put": ArraySpec((num_actors, _LINE), _INT),
-        "taken": ArraySpec((num_actors, _LINE), _INT),
-        "steps": ArraySpec((_LINE,), _INT),
-        "header": ArraySpec((num_actors, num_slots, _LINE), _INT),
-        **slots,
-    }
+    slots = {name: leaf.with_axes(num_envs) for name, leaf in leaves.items()}
+    return {"header": ArraySpec((_LINE,), _INT), **slots}
+
+
+class Slot:
+    """One step of an actor's environments."""
+
+    def __init__(self, arrays: Arrays, streams: Array) -> None:
+        self.arrays = arrays
+        self.header, self.anew = arrays["header"], arrays["anew"]
+        self.final_obs, self.final_extra = under("final_obs/", arrays), under("final_extra/", arrays)
+        self.steps = Steps(
+            stream=streams,
+            obs=under("obs/", arrays),
+            action=arrays["action"],
+            reward=arrays["reward"],
+            terminated=arrays["terminated"],
+            truncated=arrays["truncated"],
+            final_obs=self.final_obs,
+            valid=arrays["valid"],
+            state=under("state/", arrays),
+            extra=under("extra/", arrays),
+            final_extra=self.final_extra,
+        )
+
+    def read(self) -> tuple[Steps, Array]:
+        """The step, and ``[E, W]`` what ended episodes told."""
+        header, steps = self.header, self.steps
+        steps.final_obs = self.final_obs if header[SAW_LAST] else None
+        steps.final_extra = self.final_extra if header[VALUED_LAST] else None
+        return steps, self.arrays["episodes"][: header[NUM_ENDED]]
 
 
 class StepRings:
     """The rings of all actors."""
 
     def __init__(self, arrays: Arrays) -> None:
-        self.put, self.taken = arrays["put"], arrays["taken"]
-        self.steps = arrays["steps"]
+        self.put, self.counts = arrays["put"][:, 0], arrays["counts"]
+        self.status = arrays["status"]
         """``[0]``: steps of the run, as replay counts them."""
-        self.header = arrays["header"]
-        self.num_actors, self.num_slots = map(int, self.header.shape[:2])
-        self.slots = {
-            name.removeprefix("slot/"): array
-            for name, array in arrays.items()
-            if name.startswith("slot/")
-        }
+        slots = under(_SLOT, arrays)
+        self.num_actors, self.num_slots, num_envs = map(int, slots["reward"].shape)
+        self.slots = [
+            [
+                Slot(
+                    {name: array[actor, slot] for name, array in slots.items()},
+                    np.arange(actor * num_envs, (actor + 1) * num_envs),
+                )
+                for slot in range(self.num_slots)
+            ]
+            for actor in range(self.num_actors)
+        ]
+
+    def slot(self, actor: int, number: int) -> Slot:
+        """Memory of an actor's step ``number``."""
+        return self.slots[actor][number % self.num_slots]
 
     def waiting(self, actor: int) -> int:
         """Slots of an actor that are put and not taken."""
-        return int(self.put[actor, _PUT] - self.taken[actor, 0])
+        return int(self.put[actor] - self.counts[actor, TAKEN])
 
 
 class RingSink:
-    """An actor's end (a :class:`~rookery.roles.explorer.StepSink`)."""
+    """An actor's end (a :class:`~rookery.core.ports.StepSink`)."""
 
-    def __init__(
-        self,
-        rings: StepRings,
-        actor: int,
-        *,
-        life: int,
-        steps_each: int,
-        own: Wake | None = None,
-        other: Wake | None = None,
-    ) -> None:
+    def __init__(self, rings: StepRings, end: End, steps_each: int) -> None:
         """``steps_each``: how many puts follow a :meth:`can_put`."""
-        self.rings, self.actor = rings, actor
+        self.rings, self.actor, self.end = rings, end.replica, end
         self.steps_each = steps_each
-        self.bell, self.replay_bell = own, other
-        rings.put[actor, _LIFE] = life
 
     def can_put(self) -> bool:
-        """Whether enough slots are free."""
-        room = self.rings.num_slots - self.rings.waiting(self.actor)
-        return bool(room >= self.steps_each)
+        """Whether replay takes so many more."""
+        rings = self.rings
+        return bool(rings.counts[self.actor, GRANTED] >= rings.put[self.actor] + self.steps_each)
 
-    def put(self, steps: Steps, episodes: Array) -> None:
-        """Copy into the next slot and hand it over."""
+    def reserve(self) -> Steps:
+        """The next slot, to be filled in place."""
         rings, actor = self.rings, self.actor
-        if rings.waiting(actor) >= rings.num_slots:
-            raise RuntimeError("put() without can_put()")
-        number = int(rings.put[actor, _PUT])
-        place = (actor, number % rings.num_slots)
-        for name, array in _flat(steps).items():
-            rings.slots[name][place][...] = array
-        rings.slots["episodes"][place][: len(episodes)] = episodes
-        header = rings.header[place]
-        header[_ENDED] = len(episodes)
-        header[_SAW_LAST] = steps.final_obs is not None
-        header[_VALUED_LAST] = steps.final_extra is not None
-        header[3] = rings.put[actor, _LIFE]
-        rings.put[actor, _PUT] = number + 1  # last: from here on it is replay's
-        if self.replay_bell is not None:
-            self.replay_bell.ring()
+        if rings.put[actor] >= rings.counts[actor, GRANTED]:
+            raise RuntimeError("reserve() without can_put()")
+        self.slot = rings.slot(actor, int(rings.put[actor]))
+        steps = self.slot.steps
+        steps.final_obs, steps.final_extra = self.slot.final_obs, self.slot.final_extra
+        return steps
+
+    def put(
+        self,
+        steps: Steps,
+        episodes: Array,
+        *,
+        ended: bool,
+        valued: bool,
+        anew: Array | None = None,
+    ) -> None:
+        """Hand the reserved slot over."""
+        slot = self.slot
+        if steps is not slot.steps:
+            raise RuntimeError("put() of steps that were not reserved")
+        slot.arrays["episodes"][: len(episodes)] = episodes
+        slot.header[NUM_ENDED] = len(episodes)
+        slot.header[SAW_LAST], slot.header[VALUED_LAST] = ended, valued
+        slot.anew[...] = False if anew is None else anew
+        self.rings.put[self.actor] += 1  # last: from here on it is replay's
+        self.end.notify_peers()
 
     def total_steps(self) -> int:
         """What replay has counted."""
-        return int(self.rings.steps[0])
+        return int(self.rings.status[0])
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until replay has taken."""
-        if self.bell is not None:
-            self.bell.wait(timeout_secs)
+        self.end.own.wait(timeout_secs)
 
 
 class RingSource:
     """Replay's end: steps of all actors, each in its turn."""
 
-    def __init__(self, rings: StepRings, num_envs: int, bells: list[Wake] | None = None) -> None:
-        self.rings, self.num_envs, self.bells = rings, num_envs, bells or []
-        self.lives = np.full(rings.num_actors, -1, np.int64)
+    def __init__(self, rings: StepRings, end: End, steps_each: int) -> None:
+        self.rings, self.end, self.steps_each = rings, end, steps_each
         self._next = 0
 
     def head(self) -> int | None:
@@ -142,64 +174,156 @@ class RingSource:
                 return actor
         return None
 
-    def take(self, actor: int) -> tuple[Steps, Array, bool]:
-        """The oldest step of ``actor``, its episodes, and whether another life of it made this.
-
-        Views of shared memory: call :meth:`done` when they were read.
-        """
-        rings = self.rings
-        place = (actor, int(rings.taken[actor, 0]) % rings.num_slots)
-        header = rings.header[place]
-        steps = _steps(
-            {name: array[place] for name, array in rings.slots.items()},
-            np.arange(actor * self.num_envs, (actor + 1) * self.num_envs),
-            saw_last=bool(header[_SAW_LAST]),
-            valued_last=bool(header[_VALUED_LAST]),
-        )
-        renewed = bool(self.lives[actor] != header[3])
-        self.lives[actor] = header[3]
-        return steps, rings.slots["episodes"][place][: header[_ENDED]].copy(), renewed
+    def take(self, actor: int) -> Slot:
+        """The oldest step of ``actor``; call :meth:`done` when it was read."""
+        return self.rings.slot(actor, int(self.rings.counts[actor, TAKEN]))
 
     def done(self, actor: int) -> None:
         """The slot of the step taken last is free again."""
-        self.rings.taken[actor, 0] += 1
+        self.rings.counts[actor, TAKEN] += 1
         self._next = (actor + 1) % self.rings.num_actors
-        if self.bells:
-            self.bells[actor].ring()
+        if self.end.peers:
+            self.end.peers[actor].notify()
+
+    def grant_all(self) -> None:
+        """Every actor may fill its ring, ahead of what replay takes."""
+        counts = self.rings.counts
+        counts[:, GRANTED] = counts[:, TAKEN] + self.rings.num_slots
+
+    def granted(self) -> bool:
+        """Whether some actor may put."""
+        counts = self.rings.counts
+        return bool((counts[:, GRANTED] > counts[:, TAKEN]).any())
+
+    def grant_next(self, num_puts: int) -> None:
+        """The actor whose turn it is after ``num_puts`` may put what it does between two looks."""
+        actor = num_puts // self.steps_each % self.rings.num_actors
+        self.rings.counts[actor, GRANTED] = self.rings.counts[actor, TAKEN] + self.steps_each
+
+    def count(self, steps: int) -> None:
+        """Tell all how many steps the run has made."""
+        self.rings.status[0] = steps
+
+    def counted(self) -> int:
+        """What was told last, in whichever life."""
+        return int(self.rings.status[0])
 
 
-def _flat(steps: Steps) -> Arrays:
-    """The arrays of ``steps`` by the names of the slots."""
-    groups = {"obs": steps.obs, "final_obs": steps.final_obs, "state": steps.state}
-    groups |= {"extra": steps.extra, "final_extra": steps.final_extra}
-    flat = {
-        f"{group}/{name}": leaf
-        for group, leaves in groups.items()
-        for name, leaf in (leaves or {}).items()
-    }
-    flat |= {name: getattr(steps, name) for name in ("action", "reward", "terminated", "truncated")}
-    return flat | {"valid": np.asarray(True) if steps.valid is None else steps.valid}
+@dataclass(frozen=True)
+class StepsPort:
+    """Steps of environments, put into replay."""
 
+    name: ClassVar[str] = "steps"
+    kind: ClassVar[Kind] = "stream"
+    about: ClassVar[str] = "steps of environments, put into replay"
 
-def _steps(slot: Arrays, streams: Array, *, saw_last: bool, valued_last: bool) -> Steps:
-    def leaves(group: str) -> Arrays:
-        prefix = f"{group}/"
+    spec: StepSpec
+    num_actors: int
+    num_envs: int
+    """Of each actor."""
+    num_slots: int
+    steps_each: int
+    """Puts between two looks of an actor."""
+    episode_width: int
+
+    def traffic(self) -> tuple[int, str]:
+        """One environment's step."""
+        slot = slot_specs(self.spec, 1, self.episode_width)
+        unsent = ("final_", "episodes")
+        sizes = (spec.num_bytes for name, spec in slot.items() if not name.startswith(unsent))
+        return sum(sizes), "step"
+
+    def layout(self) -> dict[str, ArraySpec]:
+        """Counts, and the slots of all actors."""
+        axes = (self.num_actors, self.num_slots)
+        slots = slot_specs(self.spec, self.num_envs, self.episode_width)
         return {
-            name.removeprefix(prefix): array
-            for name, array in slot.items()
-            if name.startswith(prefix)
+            "put": ArraySpec((self.num_actors, _LINE), _INT),
+            "counts": ArraySpec((self.num_actors, _LINE), _INT),
+            "status": ArraySpec((_LINE,), _INT),
+            **{f"{_SLOT}{name}": spec.with_axes(*axes) for name, spec in slots.items()},
         }
 
-    return Steps(
-        stream=streams,
-        obs=leaves("obs"),
-        action=slot["action"],
-        reward=slot["reward"],
-        terminated=slot["terminated"],
-        truncated=slot["truncated"],
-        final_obs=leaves("final_obs") if saw_last else None,
-        valid=slot["valid"],
-        state=leaves("state"),
-        extra=leaves("extra"),
-        final_extra=leaves("final_extra") if valued_last else None,
-    )
+    def client(self, end: End) -> RingSink:
+        """An actor's end."""
+        return RingSink(StepRings(end.arrays), end, self.steps_each)
+
+    def server(self, end: End) -> RingSource:
+        """Replay's end."""
+        return RingSource(StepRings(end.arrays), end, self.steps_each)
+
+    def for_one(self, client: int) -> StepsPort:
+        """With one actor."""
+        return replace(self, num_actors=1)
+
+    def client_relay(self, arrays: Arrays) -> StepSender:
+        """Beside an actor."""
+        return StepSender(self, StepRings(arrays))
+
+    def server_relay(self, end: End) -> StepReceiver:
+        """In the place of an actor."""
+        return StepReceiver(self, self.client(end))
+
+
+_COUNTS = {"counts": ArraySpec((3,), _INT)}
+
+
+class StepSender:
+    """Sends what an actor puts; hears how many replay has taken, granted and counted."""
+
+    def __init__(self, port: StepsPort, rings: StepRings) -> None:
+        self.rings, self.sent = rings, 0
+        self.sends = slot_specs(port.spec, port.num_envs, port.episode_width)
+        self.receives = _COUNTS
+
+    def next(self) -> Arrays | None:
+        """The oldest step that was not sent; what is not there is left out."""
+        if self.sent == self.rings.put[0]:
+            return None
+        slot = self.rings.slot(0, self.sent)
+        self.sent += 1
+        absent = tuple(
+            name
+            for name, there in (
+                ("final_obs/", slot.header[SAW_LAST]),
+                ("final_extra/", slot.header[VALUED_LAST]),
+                ("episodes", slot.header[NUM_ENDED]),
+            )
+            if not there
+        )
+        return {name: leaf for name, leaf in slot.arrays.items() if not name.startswith(absent)}
+
+    def accept(self, frame: Arrays) -> None:
+        """Counts of the other side."""
+        taken, granted, steps = frame["counts"]
+        self.rings.counts[0, TAKEN], self.rings.counts[0, GRANTED] = taken, granted
+        self.rings.status[0] = steps
+
+
+class StepReceiver:
+    """Puts what another host's actor sent; tells how many were taken, granted and counted."""
+
+    def __init__(self, port: StepsPort, sink: RingSink) -> None:
+        self.sink, self.told = sink, (0, 0, 0)
+        self.begun = int(sink.rings.put[sink.actor])
+        self.sends = _COUNTS
+        self.receives = slot_specs(port.spec, port.num_envs, port.episode_width)
+
+    def next(self) -> Arrays | None:
+        """The counts, when what the actor may put has changed."""
+        rings, actor = self.sink.rings, self.sink.actor
+        taken = int(rings.counts[actor, TAKEN]) - self.begun
+        granted = int(rings.counts[actor, GRANTED]) - self.begun
+        if (taken, granted) == self.told[:2]:
+            return None
+        self.told = (taken, granted, int(rings.status[0]))
+        return {"counts": np.array(self.told)}
+
+    def accept(self, frame: Arrays) -> None:
+        """A step into the next slot."""
+        rings, actor = self.sink.rings, self.sink.actor
+        slot = rings.slot(actor, int(rings.put[actor]))
+        for name, array in frame.items():
+            slot.arrays[name][...] = array
+        rings.put[actor] += 1
+        self.sink.end.notify_peers()

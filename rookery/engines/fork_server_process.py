@@ -1,7 +1,7 @@
-"""The process that forks all others: ``python -m rookery.engines.nursery_process FD PARENT``.
+"""The process that forks all others: ``python -m rookery.engines.fork_server_process FD PARENT``.
 
 What every role imports takes seconds, so it is imported here once, and a child is a fork of it. The
-nursery runs none of it, has one thread, and knows nothing of the user's code, so that a child is as
+server runs none of it, has one thread, and knows nothing of the user's code, so that a child is as
 good as a fresh interpreter. Should somebody have started a thread in it all the same (a debugger,
 a profiler), children are fresh interpreters: slow, but sound.
 
@@ -24,14 +24,14 @@ from typing import Any
 
 from rookery.engines.child import die_with_parent, live
 from rookery.engines.interrupt import ENDING
-from rookery.engines.nursery import MOST_FDS
+from rookery.engines.fork_server import MOST_FDS
 
 _PACKET_BYTES = 1 << 16
 _OWN_SIGNALS = (signal.SIGTERM, signal.SIGCHLD)
-"""Those that the nursery treats otherwise than its children."""
+"""Those that the fork server treats otherwise than its children."""
 
 
-PRELOADED = ("rookery.engines.local_roles", "safetensors.numpy", "setproctitle")
+PRELOADED = ("rookery.engines.process", "safetensors.numpy", "setproctitle")
 """With all that these import in turn: torch, numpy, gymnasium, every role."""
 
 
@@ -43,22 +43,25 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     door = socket.socket(fileno=int(sys.argv[1]))
     _import_what_all_need()
-    birth = _Nursery(door).serve()
-    if birth is None:
+    start = _ForkServer(door).serve()
+    if start is None:
         os._exit(0)
-    return birth.live()
+    return start.live()
 
 
 def _import_what_all_need() -> None:
     for module in PRELOADED:
         importlib.import_module(module)
+    from rookery.formations.settings import preload
+
+    preload()
     # A collection in a child would write to, and so copy, every page that they share.
     gc.collect()
     gc.freeze()
 
 
 @dataclass(slots=True)
-class _Birth:
+class _Start:
     """What a forked child is to take up."""
 
     control: int
@@ -68,7 +71,7 @@ class _Birth:
     parent: int
 
     def live(self) -> int:
-        """Let go of what was the nursery's and become the role."""
+        """Let go of what was the fork server's and become the role."""
         import numpy as np
 
         die_with_parent(self.parent)
@@ -82,7 +85,7 @@ class _Birth:
         return live(socket.socket(fileno=self.control), self.numbers)
 
 
-class _Nursery:
+class _ForkServer:
     """Starts children as it is told, and tells of their ends."""
 
     def __init__(self, door: socket.socket) -> None:
@@ -97,7 +100,7 @@ class _Nursery:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.ringer, warn_on_full_buffer=False)
 
-    def serve(self) -> _Birth | None:
+    def serve(self) -> _Start | None:
         """Do what the driver asks until it is gone; in a child, what that is to be."""
         poll = select.poll()
         for descriptor in (self.door.fileno(), self.bell):
@@ -114,16 +117,16 @@ class _Nursery:
                 return None
             for descriptor in passed:
                 os.set_inheritable(descriptor, False)
-            birth = self._obey(json.loads(packet), passed)
-            if birth is not None:
-                return birth
+            start = self._obey(json.loads(packet), passed)
+            if start is not None:
+                return start
 
-    def _obey(self, asked: dict[str, Any], passed: list[int]) -> _Birth | None:
+    def _obey(self, asked: dict[str, Any], passed: list[int]) -> _Start | None:
         kind = asked["kind"]
         if kind == "name":
             import setproctitle
 
-            setproctitle.setproctitle(f"rookery nursery {asked['run']}")
+            setproctitle.setproctitle(f"rookery fork-server {asked['run']}")
         elif kind == "share":
             if asked["anew"]:
                 for descriptor in self.shared.values():
@@ -141,15 +144,15 @@ class _Nursery:
         """The pid of that child, unless it has been reaped."""
         return (pid for pid, known in self.children.items() if known == number)
 
-    def _start(self, asked: dict[str, Any], control: int, log: int) -> _Birth | None:
-        birth = _Birth(control, log, self.shared, asked["environment"], os.getpid())
+    def _start(self, asked: dict[str, Any], control: int, log: int) -> _Start | None:
+        start = _Start(control, log, self.shared, asked["environment"], os.getpid())
         if num_threads() > 1:
-            pid = _spawn(birth)
+            pid = _spawn(start)
         else:
             pid = os.fork()
             if not pid:
                 self._forget()
-                return birth
+                return start
         os.close(control)
         os.close(log)
         self.children[pid] = asked["number"]
@@ -157,7 +160,7 @@ class _Nursery:
         return None
 
     def _forget(self) -> None:
-        """In a child: nothing of the nursery's own may stay open."""
+        """In a child: nothing of the fork server's own may stay open."""
         signal.set_wakeup_fd(-1)
         self.door.close()
         os.close(self.bell)
@@ -184,15 +187,15 @@ def num_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _spawn(birth: _Birth) -> int:
+def _spawn(start: _Start) -> int:
     """A fresh interpreter as the child; its pid."""
-    for descriptor in (birth.control, *birth.numbers.values()):
+    for descriptor in (start.control, *start.numbers.values()):
         os.set_inheritable(descriptor, True)
     environment = dict(os.environ)
-    _change_environment(environment, birth.environment)
-    numbers = json.dumps(list(birth.numbers.items()))
-    arguments = ["-m", "rookery.engines.child", str(birth.control), str(birth.parent), numbers]
-    to_log = [(os.POSIX_SPAWN_DUP2, birth.log, descriptor) for descriptor in (1, 2)]
+    _change_environment(environment, start.environment)
+    numbers = json.dumps(list(start.numbers.items()))
+    arguments = ["-m", "rookery.engines.child", str(start.control), str(start.parent), numbers]
+    to_log = [(os.POSIX_SPAWN_DUP2, start.log, descriptor) for descriptor in (1, 2)]
     return os.posix_spawn(
         sys.executable,
         [sys.executable, *arguments],

@@ -1,6 +1,6 @@
-"""Waking a process that sleeps until another has done something.
+"""Waking a process or thread that sleeps until another has done something.
 
-The state itself lies in shared memory; a wake only says "look again". A lost or stale one does no
+The state itself lies in shared memory; a wake-up only says "look again". A lost or stale one does no
 harm, so a process killed at any moment leaves nothing locked.
 """
 
@@ -11,8 +11,8 @@ import os
 import select
 
 
-class Wake:
-    """A bell on an eventfd, passed to children by its descriptor."""
+class EventFd:
+    """A wake-up by Linux's eventfd, passed to children by its descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -20,22 +20,20 @@ class Wake:
         self._poll.register(descriptor, select.POLLIN)
 
     @classmethod
-    def create(cls) -> Wake:
-        """A new bell."""
+    def create(cls) -> EventFd:
+        """A new one."""
         return cls(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake who waits, or who will wait next."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_write(self.descriptor, 1)
 
-    def wait(self, timeout_secs: float) -> bool:
-        """Sleep until the bell rings; whether it did within ``timeout_secs``."""
-        if not self._poll.poll(timeout_secs * 1000):
-            return False
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.descriptor)
-        return True
+    def wait(self, timeout_secs: float) -> None:
+        """Sleep until notified, at most ``timeout_secs``."""
+        if self._poll.poll(timeout_secs * 1000):
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.descriptor)
 
     def close(self) -> None:
         """Let go of the descriptor."""

@@ -2,16 +2,23 @@
 
 The memory is an anonymous file (memfd): it is passed to children by its descriptor and is gone when
 the last process that holds it is gone, however that process ends.
+
+**Order of stores.** Everything in ``transport/`` and ``params/`` that works without a lock writes its
+data first and then a count, a flag or a sequence number that says so, and reads in the opposite
+order. That is right on processors that keep the order of stores and of loads, as x86-64 does; others
+would need fences, which Python does not offer. So memory is shared only there.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import platform
 from collections.abc import Mapping
 
 import numpy as np
 
+from rookery.core.errors import UserError
 from rookery.core.spec import Arrays, ArraySpec
 
 _ALIGN = 64
@@ -44,21 +51,23 @@ class SharedArena:
     @classmethod
     def create(cls, specs: Mapping[str, ArraySpec]) -> SharedArena:
         """New memory, all zero."""
+        check_store_order(platform.machine())
         descriptor = os.memfd_create("rookery", os.MFD_CLOEXEC)
         os.ftruncate(descriptor, layout(specs)[1])
         return cls(descriptor, specs)
 
-    def group(self, prefix: str) -> Arrays:
-        """The arrays whose names begin with ``prefix``, without it."""
-        return {
-            name.removeprefix(prefix): array
-            for name, array in self.arrays.items()
-            if name.startswith(prefix)
-        }
-
     def close(self) -> None:
         """Let go of the descriptor; the mapping lives as long as its arrays are referenced."""
         os.close(self.descriptor)
+
+
+def check_store_order(machine: str) -> None:
+    """Refuse a processor that may reorder stores."""
+    if machine.lower() not in ("x86_64", "amd64"):
+        raise UserError(
+            f"engine local shares memory in a way that only x86-64 processors keep in order, and "
+            f"this is {machine}; use --engine inline, or mpi"
+        )
 
 
 def layout(specs: Mapping[str, ArraySpec]) -> tuple[dict[str, int], int]:

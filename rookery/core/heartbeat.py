@@ -1,35 +1,44 @@
-"""A role's pulse: where its time goes, and since when it has been inside an environment.
+"""A role's heartbeat: where its time goes, and since when it has been inside an environment.
 
-The numbers live in an array that an engine may place in shared memory, so the supervisor sees an
-environment that hangs and the learner reports each actor's share of waiting.
+The numbers live in an array that an engine may place in shared memory, so whoever supervises sees an
+environment that hangs, and metrics tell each role's share of waiting.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 
 from rookery.core.spec import Array
 
-ENV_SINCE, ENV_SECS, WAIT_SECS, START = range(4)
-SIZE = 4
+ENV_SINCE, ENV_SECS, WAIT_SECS, START, ALIVE = range(5)
+SIZE = 8
+"""A cache line: every process writes its own at every step."""
+TICK_SECS = 1.0
 
 
-class Pulse:
+class Heartbeat:
     """Timestamps (monotonic, comparable between processes) and sums of seconds."""
 
-    def __init__(self, cells: Array | None = None) -> None:
+    def __init__(
+        self, cells: Array | None = None, tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """``tick`` is called about once a second while environments are stepped."""
         self.cells = np.zeros(SIZE, np.float64) if cells is None else cells
         self.cells[:] = 0.0
-        self.cells[START] = time.monotonic()
+        self.cells[START] = self.cells[ALIVE] = time.monotonic()
+        self.tick = tick
 
     @contextmanager
     def in_env(self) -> Iterator[None]:
         """Time spent in environment code; others can see since when."""
         started = time.monotonic()
+        if started - self.cells[ALIVE] > TICK_SECS:
+            self.cells[ALIVE] = started
+            self.tick()
         self.cells[ENV_SINCE] = started
         yield
         self.cells[ENV_SINCE] = 0.0
@@ -40,7 +49,11 @@ class Pulse:
         """Time spent waiting for others."""
         started = time.monotonic()
         yield
-        self.cells[WAIT_SECS] += time.monotonic() - started
+        self.waited(time.monotonic() - started)
+
+    def waited(self, secs: float) -> None:
+        """Others had their turn for ``secs``."""
+        self.cells[WAIT_SECS] += secs
 
 
 def secs_in_env(cells: Array, not_before: float = 0.0) -> float:

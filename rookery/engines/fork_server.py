@@ -2,15 +2,15 @@
 
 ::
 
-    with Nursery() as nursery:              # imports torch meanwhile, once for all children
-        nursery.share(wiring.pass_fds())    # what every child from now on inherits
-        child = nursery.start(theirs, log, num_threads=1)
+    with ForkServer() as server:              # imports torch meanwhile, once for all children
+        server.share(descriptors)          # what every child from now on inherits
+        child = server.start(theirs, log, num_threads=1)
         child.poll()                        # as of Popen: None, an exit code, or minus a signal
         child.kill()
 
-The children's parent is the nursery (:mod:`rookery.engines.nursery_process`), so it is the nursery
+The children's parent is the fork server (:mod:`rookery.engines.fork_server_process`), so it is the fork server
 that learns how each of them ended, and tells. The driver never signals a child by its pid, which
-might by then be somebody else's: it asks the nursery to. A nursery that ends takes all with it.
+might by then be somebody else's: it asks the fork server to. A fork server that ends takes all with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any, BinaryIO
 from rookery.engines.interrupt import held
 
 ANSWER_SECS = 10.0
-"""How long the nursery may take to tell of an end before it is taken for stuck, and killed."""
+"""How long the fork server may take to tell of an end before it is taken for stuck, and killed."""
 MOST_FDS = 250
 """Of one packet; Linux takes 253."""
 _PACKET_BYTES = 1 << 16
@@ -41,35 +41,35 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A process that the nursery started."""
+    """A process that the fork server started."""
 
-    nursery: Nursery
+    server: ForkServer
     number: int
     pid: int | None = None
-    """None until the nursery has told of it."""
+    """None until the fork server has told of it."""
     code: int | None = None
 
     def poll(self) -> int | None:
         """Its exit code, negative for a signal; None while it runs."""
-        self.nursery.hear()
+        self.server.hear()
         return self.code
 
     def wait(self, timeout_secs: float) -> int | None:
         """The same, waited for."""
         deadline = time.monotonic() + timeout_secs
-        while self.code is None and self.nursery.hear(max(deadline - time.monotonic(), 0.0)):
+        while self.code is None and self.server.hear(max(deadline - time.monotonic(), 0.0)):
             pass
         return self.code
 
     def kill(self) -> None:
         """End it at once, and wait for its end."""
         if self.poll() is None:
-            self.nursery.send("kill", number=self.number)
+            self.server.send("kill", number=self.number)
             if self.wait(ANSWER_SECS) is None:
-                self.nursery.kill()
+                self.server.kill()
 
 
-class Nursery:
+class ForkServer:
     """The process that forks all others of a run, and what it tells of them."""
 
     def __init__(self) -> None:
@@ -87,9 +87,9 @@ class Nursery:
         self.code: int | None = None
         """How it ended; None while it runs."""
         self._door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._output = os.fdopen(os.memfd_create("rookery-nursery"), "w+b")
+        self._output = os.fdopen(os.memfd_create("rookery-fork-server"), "w+b")
         environment = os.environ | dict.fromkeys(_ONE_THREAD, "1") | {"PYTHONUNBUFFERED": "1"}
-        module = "rookery.engines.nursery_process"
+        module = "rookery.engines.fork_server_process"
         with theirs, held():  # it lets signals in when it can deal with them
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
@@ -104,7 +104,7 @@ class Nursery:
 
     @property
     def pid(self) -> int:
-        """Of the nursery itself."""
+        """Of the fork server itself."""
         return self._process.pid
 
     def name(self, run: str) -> None:
@@ -121,7 +121,7 @@ class Nursery:
     def start(self, control: socket.socket, log: BinaryIO, *, num_threads: int) -> Child:
         """Start a process that takes its order from ``control`` and prints to ``log``.
 
-        If the nursery has just ended, so has the child that it would have started.
+        If the fork server has just ended, so has the child that it would have started.
         """
         self._count += 1
         child = self._living[self._count] = Child(self, self._count)
@@ -197,21 +197,21 @@ class Nursery:
         self._door.close()
         self._output.close()
 
-    def __enter__(self) -> Nursery:
+    def __enter__(self) -> ForkServer:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
 
-_ready: list[Nursery] = []
+_ready: list[ForkServer] = []
 """One that was given a head start, until it is taken up."""
 
 
 @contextlib.contextmanager
 def head_start() -> Iterator[None]:
-    """Make a nursery ready for the first :func:`nursery_for` within the block."""
-    _ready.append(Nursery())
+    """Make a fork server ready for the first :func:`fork_server_for` within the block."""
+    _ready.append(ForkServer())
     try:
         yield
     finally:
@@ -220,10 +220,10 @@ def head_start() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def nursery_for(engine: str) -> Iterator[Nursery | None]:
-    """A nursery, for the engine whose processes it starts."""
+def fork_server_for(engine: str) -> Iterator[ForkServer | None]:
+    """A fork server, for the engine whose processes it starts."""
     if engine != "local":
         yield None
         return
-    with _ready.pop() if _ready else Nursery() as nursery:
-        yield nursery
+    with _ready.pop() if _ready else ForkServer() as server:
+        yield server

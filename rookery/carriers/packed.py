@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rookery.core.spec import Arrays, ArraySpec
-from rookery.transport.shared_memory import layout
+from rookery.carriers.shared_memory import layout
 
 
 class Packed:

@@ -9,20 +9,20 @@ from rookery.nets.policy import Policy
 from rookery.params.flat import FlatParams
 
 
-class Followed:
+class PolicyReplica:
     """``policy``, with the newest weights that ``params`` has when :meth:`refresh` is called."""
 
     def __init__(self, policy: Policy, params: ParamSource) -> None:
         self.policy, self.params = policy, params
         self.flat = FlatParams(policy)
+        self._into = self.flat.tensors()
         self.version = -1
 
     def refresh(self) -> bool:
         """Take over newer weights, if there are any; whether there are weights at all."""
-        found = self.params.get(newer_than=self.version)
-        if found is not None:
-            self.version, params = found
-            self.flat.load(params)
+        version = self.params.get(self.version, self._into)
+        if version is not None:
+            self.version = version
             self.policy.refreshed()
         return self.version >= 0
 

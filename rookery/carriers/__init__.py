@@ -1,0 +1,1 @@
+"""What carries the edges of a program: the only places that know a link."""

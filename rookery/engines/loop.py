@@ -1,0 +1,158 @@
+"""The one loop that runs roles: one in a process or thread of its own, or several in turn."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rookery.core.heartbeat import Heartbeat
+from rookery.engines.assemble import Wired
+from rookery.engines.interrupt import Stop
+from rookery.programs.graph import Node
+from rookery.programs.place import Place, Ports
+from rookery.programs.plan import Plan
+from rookery.transport.vitals import VitalsWriter
+
+if TYPE_CHECKING:
+    from rookery.engines.session_owner import SessionOwner
+
+_LOG = logging.getLogger(__name__)
+
+POLL_SECS = 0.2
+STARVED_SECS = 30.0
+"""Without anything to learn from for so long, the log says who is waited for."""
+
+
+Stopping = Callable[[], Stop | None]
+
+
+@dataclass(slots=True)
+class Member:
+    """A replica of a role that runs here."""
+
+    node: Node
+    replica: int
+    role: Any
+    ports: Ports
+    heartbeat: Heartbeat
+    vitals: VitalsWriter
+
+    @property
+    def name(self) -> str:
+        """``actor-3``."""
+        return f"{self.node.name}-{self.replica}"
+
+    def tell(self) -> None:
+        """Bring the numbers that it tells of itself up to date."""
+        if self.node.metrics:
+            self.vitals.tell(list(self.role.metrics().values()))
+
+
+def build_member(
+    wired: Wired,
+    plan: Plan,
+    node: Node,
+    replica: int,
+    *,
+    run: Path,
+    life: int = 0,
+    start_steps: int = 0,
+    exact: bool = False,
+    stopping: Stopping = lambda: None,
+    warn: Callable[[str], None] = _LOG.warning,
+    tick: Callable[[], None] = lambda: None,
+) -> Member:
+    """Replica ``replica`` of ``node`` with its ends of the edges; see :class:`Place`."""
+    ports = wired.ports_of(node.name, replica, life)
+    vitals: VitalsWriter = ports.use("vitals")
+    heartbeat = Heartbeat(vitals.cells, tick)
+    place = Place(
+        plan=plan,
+        ports=ports,
+        replica=replica,
+        life=life,
+        start_steps=start_steps,
+        exact=exact,
+        run=run,
+        heartbeat=heartbeat,
+        own=wired.wakeups[node.name][replica],
+        should_stop=lambda: stopping() is not None,
+        warn=warn,
+    )
+    return Member(node, replica, node.build(place), ports, heartbeat, vitals)
+
+
+def run_members(
+    members: Sequence[Member],
+    stopping: Stopping,
+    owner: SessionOwner | None = None,
+    *,
+    sleeps: bool = True,
+) -> None:
+    """Let each have its turn until the session, or who follows it, is over.
+
+    ``sleeps``: others, elsewhere, may bring something; without them nobody would ever go on.
+    """
+    starvation = Starvation()
+    while owner.go_on() if owner is not None else _go_on(members, stopping):
+        worked = False
+        for member in members:
+            worked |= _turn(member, members, owner)
+        if worked:
+            starvation.over()
+        elif sleeps:
+            members[0].role.wait(POLL_SECS)
+            if owner is not None:
+                starvation.warn(owner.program.acting.name, owner.role.missing())
+        else:
+            raise RuntimeError("no role can go on: the program is not wired as a cycle")
+
+
+def _go_on(members: Sequence[Member], stopping: Stopping) -> bool:
+    return stopping() is None and not all(member.role.done() for member in members)
+
+
+def _turn(member: Member, members: Sequence[Member], owner: SessionOwner | None) -> bool:
+    """One step of ``member``, if it can make one; whether it did."""
+    role = member.role
+    owns = owner is not None and owner.member is member
+    if role.done() or not role.ready():
+        if owner is not None and owns:
+            owner.idle()
+        return False
+    begun = time.monotonic()
+    update = role.step()
+    if len(members) > 1:  # whoever has not the turn waits
+        secs = time.monotonic() - begun
+        for other in members:
+            if other is not member:
+                other.heartbeat.waited(secs)
+    if owner is not None and owns and update is not None:
+        owner.note(update)
+    if member.node.metrics and member.vitals.due():
+        member.tell()
+    return True
+
+
+class Starvation:
+    """How long a role has had nothing to work on; said in the log every now and then."""
+
+    def __init__(self) -> None:
+        self.since = self.said = time.monotonic()
+
+    def over(self) -> None:
+        """There was something."""
+        self.since = self.said = time.monotonic()
+
+    def warn(self, role: str, missing: list[int]) -> None:
+        """Say whom it waits for, and since when."""
+        moment = time.monotonic()
+        if moment - self.said < STARVED_SECS:
+            return
+        self.said = moment
+        names = ", ".join(f"{role}-{replica}" for replica in missing) or "the others"
+        _LOG.warning("waiting for experience of %s for %.0f s", names, moment - self.since)

@@ -1,0 +1,209 @@
+"""Who keeps the session of a run: logs, checkpoints, evaluations, and when it is over.
+
+::
+
+    owner.begin(checkpoint, weights)
+    with owner:
+        run_members(members, stopping, owner)       # go_on, note, idle
+        owner.conclude()
+    owner.finish()
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rookery.core.heartbeat import shares
+from rookery.core.patience import Patience
+from rookery.core.update import Update
+from rookery.engines.engine import Finish
+from rookery.engines.loop import Member, Stopping
+from rookery.programs.graph import Program
+from rookery.roles.evaluator import read_answer
+from rookery.roles.learner import load_weights
+from rookery.runs.checkpoint_files import Checkpoint, State
+from rookery.runs.config import RunConfig
+from rookery.runs.directory import RunDirectory
+from rookery.runs.metrics import cut
+from rookery.runs.session import Callbacks, Record, Session
+from rookery.transport.vitals import VitalsReader
+
+_LOG = logging.getLogger(__name__)
+
+EVALUATION_TIMEOUT_SECS = 3600.0
+LOOK_SECS = 0.02
+
+
+class SessionOwner:
+    """Keeps the session beside the role of ``member``, whose process or thread this is."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunDirectory,
+        program: Program,
+        member: Member,
+        callbacks: Callbacks,
+        stopping: Stopping,
+        *,
+        others: Callable[[], list[Member]] = list,
+        parts_of_others: Callable[[], dict[str, State]] = dict,
+    ) -> None:
+        """``others`` take turns with ``member`` in this thread; what a checkpoint has of them is
+        ``parts_of_others``."""
+        self.program, self.member, self.role = program, member, member.role
+        self.stopping, self.others = stopping, others
+        self.parts_of_others = parts_of_others
+        self.evaluation = member.ports.uses.get("evaluation")
+        self.vitals: dict[str, VitalsReader] = dict(member.ports.serves["vitals"])
+        self.restarts: int | None = None
+        """Of whoever was replaced; None where nobody is."""
+        self.asked: set[int] = set()
+        self.session = Session(
+            config,
+            run,
+            callbacks,
+            fleet=self.fleet,
+            policy=self.role.policy,
+            beside=self._beside,
+        )
+
+    # ---- begin and end ---------------------------------------------------------------------------
+
+    def begin(self, checkpoint: Checkpoint | None, weights: State | None = None) -> None:
+        """Go on from ``checkpoint``, or start with ``weights``; the others may act then."""
+        session, role = self.session, self.role
+        restore(role, checkpoint, weights)
+        if checkpoint is not None:
+            saved = checkpoint.parts["session"]
+            session.load_state(saved, steps=role.steps, updates=role.updates)
+            _LOG.info("going on from step %d", role.steps)
+        elif session.run.metrics_path.exists():
+            cut(session.run.metrics_path, 0)
+        role.start()
+        session.begin(role.save_state)
+
+    def conclude(self) -> None:
+        """Save the end, and wait for the scores of what was saved, unless interrupted or solved."""
+        session = self.session
+        last = self.role.finish()
+        if last is not None:
+            self.note(last)
+        session.finish(self._parts)
+        patience = Patience(EVALUATION_TIMEOUT_SECS)
+        enough = ("interrupted", "solved")
+        while session.pending and session.outcome and session.outcome.state not in enough:
+            self.go_on()
+            self._settle()
+            self._hear()
+            if session.pending and patience.over():
+                _LOG.warning("no evaluation came within %.0f s", EVALUATION_TIMEOUT_SECS)
+                return
+            time.sleep(LOOK_SECS if session.pending else 0.0)
+
+    def finish(self) -> Finish:
+        """How it ended."""
+        session = self.session
+        assert session.outcome is not None
+        return Finish(
+            session.outcome,
+            session.steps,
+            session.updates,
+            session.wall_secs,
+            extra={"reached_at": session.reached_at},
+        )
+
+    def __enter__(self) -> SessionOwner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.session.close()
+
+    # ---- what the loop calls ---------------------------------------------------------------------
+
+    def go_on(self) -> bool:
+        """Hear scores and whether to stop, ask for evaluations that are due; whether to go on."""
+        self._hear()
+        stop = self.stopping()
+        if stop is not None:
+            self.session.stop(stop.state, stop.reason)
+        if self.evaluation is not None:
+            for steps in self.session.evaluations_due():
+                if steps not in self.asked and self.evaluation.can_ask():
+                    self.asked.add(steps)
+                    self.evaluation.ask(steps)
+        return self.session.outcome is None
+
+    def note(self, update: Update) -> None:
+        """Write down what an update did."""
+        self.session.after_update(update, self._parts)
+
+    def idle(self) -> None:
+        """Nothing can be learned from; before the first batch of a replay, that may last."""
+        steps = self.role.filling()
+        if steps is not None:
+            self.session.fill(steps)
+
+    def _hear(self) -> None:
+        answers = self.evaluation.answers() if self.evaluation is not None else []
+        for steps, values in answers:
+            self.asked.discard(steps)
+            if steps in self.session.pending:
+                self.session.on_evaluation(steps, read_answer(values).summary())
+
+    # ---- what the session asks -------------------------------------------------------------------
+
+    def _parts(self) -> dict[str, State]:
+        parts: dict[str, State] = self.role.save_state()
+        return parts | self.parts_of_others()
+
+    def _beside(self) -> dict[str, State]:
+        """What lies outside of checkpoints is saved before they say so, where that is possible."""
+        parts: dict[str, State] = self.role.save_beside()
+        for other in self.others():
+            if other.node.busy:
+                other.role.answer()
+        return parts
+
+    def _settle(self) -> None:
+        """Those that take turns with this role answer what was asked."""
+        for other in self.others():
+            other.role.answer()
+
+    def fleet(self) -> Record:
+        """Where everybody's time goes, and what they tell of themselves."""
+        for other in self.others():
+            other.tell()
+        told: Record = {}
+        for node in self.program.nodes:
+            reader = self.vitals[node.name]
+            rows = [shares(cells) for cells in reader.alive()]
+            if not rows or (node.keeps_session and not node.busy):
+                continue
+            name = node.name
+            waits = [row["wait"] for row in rows]
+            if node.has_envs:
+                told[f"fleet/{name}s"] = node.replicas
+                told[f"fleet/{name}_env_share"] = sum(row["env"] for row in rows) / len(rows)
+                if len(rows) > 1:
+                    told[f"fleet/slowest_{name}"] = waits.index(min(waits))
+            told[f"fleet/{name}_wait_share"] = sum(waits) / len(waits)
+            if node.metrics:
+                told |= reader.numbers()
+        if self.others():  # one thread: whoever waits, waits for the turn
+            acting = [shares(cells)["env"] for cells in self.vitals[self.program.acting.name].alive()]
+            told["fleet/env_share"] = sum(acting)
+        if self.restarts is not None:
+            told["fleet/restarts"] = self.restarts
+        return told | self.role.metrics()
+
+
+def restore(role: Any, checkpoint: Checkpoint | None, weights: State | None) -> None:
+    """Begin at ``checkpoint``, or with ``weights``, or new."""
+    if checkpoint is not None:
+        role.load_state(checkpoint.parts)
+    elif weights is not None:
+        load_weights(role.policy, weights)

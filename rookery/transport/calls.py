@@ -1,0 +1,188 @@
+"""Questions about a checkpoint, by its steps, and their answers, through memory that outlasts both.
+
+The client counts what it has asked and read, the server what it has answered; every count has one
+writer. Whoever takes the server's place finds the questions that were not answered.
+
+Shapes: K questions that may wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from rookery.core.ports import End, Kind
+from rookery.core.spec import Array, Arrays, ArraySpec, under
+
+NUM_QUESTIONS = 8
+_INT = np.dtype(np.int64)
+_ANSWER = "answer/"
+
+
+class _Box:
+    """Questions and answers, in turn in K places."""
+
+    def __init__(self, end: End) -> None:
+        self.end = end
+        self.asked = end.arrays["asked"]
+        """``[0]`` number of questions; their steps follow."""
+        self.counts = end.arrays["answered"]
+        """``[0]`` number of answers."""
+        self.answers_in = under(_ANSWER, end.arrays)
+
+    def question(self, number: int) -> int:
+        """The steps of question ``number``."""
+        return int(self.asked[1 + number % NUM_QUESTIONS])
+
+
+class CallClient(_Box):
+    """An :class:`~rookery.core.ports.Asker`."""
+
+    def __init__(self, end: End) -> None:
+        super().__init__(end)
+        self.read = int(self.counts[0])
+
+    def can_ask(self) -> bool:
+        """Whether fewer than all places wait."""
+        return bool(self.asked[0] - self.read < NUM_QUESTIONS)
+
+    def ask(self, steps: int) -> None:
+        """Put the question."""
+        number = int(self.asked[0])
+        self.asked[1 + number % NUM_QUESTIONS] = steps
+        self.asked[0] = number + 1
+        self.end.notify_peers()
+
+    def answers(self) -> list[tuple[int, Arrays]]:
+        """Copies of the answers that came since the last call."""
+        found = []
+        while self.read < self.counts[0]:
+            place = self.read % NUM_QUESTIONS
+            values = {name: array[place].copy() for name, array in self.answers_in.items()}
+            found.append((self.question(self.read), values))
+            self.read += 1
+        return found
+
+
+class CallServer(_Box):
+    """An :class:`~rookery.core.ports.Answerer`."""
+
+    @property
+    def _next(self) -> int:
+        return int(self.counts[0])
+
+    def asked_about(self) -> int | None:
+        """The steps of the oldest question that waits."""
+        return self.question(self._next) if self.asked[0] > self._next else None
+
+    def answer(self, **values: Array) -> None:
+        """Answer it."""
+        place = self._next % NUM_QUESTIONS
+        for name, value in values.items():
+            self.answers_in[name][place][: len(value)] = value
+        done = self.end.arrays["done"]
+        done[self._next % NUM_QUESTIONS] = self.question(self._next) + 1
+        self.counts[0] += 1
+        self.end.notify_peers()
+
+    def skip(self) -> None:
+        """Leave what waits unanswered."""
+        self.counts[0] = self.asked[0]
+
+    def answered(self) -> list[int]:
+        """The newest questions that were answered, in whichever life."""
+        return [int(steps) - 1 for steps in self.end.arrays["done"] if steps]
+
+    def wait(self, timeout_secs: float) -> None:
+        """Sleep until somebody may have asked."""
+        self.end.own.wait(timeout_secs)
+
+
+@dataclass(frozen=True)
+class CallPort:
+    """Questions of one client to one server."""
+
+    kind: ClassVar[Kind] = "call"
+
+    name: str
+    about: str
+    spec: Mapping[str, ArraySpec]
+    """The arrays of one answer."""
+    per: str = "checkpoint"
+
+    def traffic(self) -> tuple[int, str]:
+        """A question and its answer."""
+        return 8 + sum(spec.num_bytes for spec in self.spec.values()), self.per
+
+    def layout(self) -> dict[str, ArraySpec]:
+        """Counts, questions and answers."""
+        return {
+            "asked": ArraySpec((1 + NUM_QUESTIONS,), _INT),
+            "answered": ArraySpec((8,), _INT),
+            "done": ArraySpec((NUM_QUESTIONS,), _INT),
+            **{f"{_ANSWER}{name}": spec.with_axes(NUM_QUESTIONS) for name, spec in self.spec.items()},
+        }
+
+    def client(self, end: End) -> CallClient:
+        """Who asks."""
+        return CallClient(end)
+
+    def server(self, end: End) -> CallServer:
+        """Who answers."""
+        return CallServer(end)
+
+    def for_one(self, client: int) -> CallPort:
+        """The same."""
+        return self
+
+    def client_relay(self, arrays: Arrays) -> CallSender:
+        """Beside who asks."""
+        return CallSender(CallServer(End(arrays)), self.spec)
+
+    def server_relay(self, end: End) -> CallReceiver:
+        """In the place of who asks."""
+        return CallReceiver(CallClient(end), self.spec)
+
+
+_STEPS = {"steps": ArraySpec((1,), _INT)}
+
+
+class CallSender:
+    """Carries questions out and answers in."""
+
+    def __init__(self, box: CallServer, spec: Mapping[str, ArraySpec]) -> None:
+        self.box, self.sent = box, 0
+        self.sends, self.receives = _STEPS, {**_STEPS, **spec}
+
+    def next(self) -> Arrays | None:
+        """The oldest question that was not sent."""
+        if self.sent == self.box.asked[0]:
+            return None
+        self.sent += 1
+        return {"steps": np.array([self.box.question(self.sent - 1)])}
+
+    def accept(self, frame: Arrays) -> None:
+        """An answer; they come in the order of the questions."""
+        self.box.answer(**{name: frame[name] for name in self.box.answers_in})
+
+
+class CallReceiver:
+    """Asks what another host asked, and carries the answers back."""
+
+    def __init__(self, asker: CallClient, spec: Mapping[str, ArraySpec]) -> None:
+        self.asker = asker
+        self.waiting: list[Arrays] = []
+        self.sends, self.receives = {**_STEPS, **spec}, _STEPS
+
+    def next(self) -> Arrays | None:
+        """The oldest answer that was not sent."""
+        for steps, values in self.asker.answers():
+            self.waiting.append({"steps": np.array([steps]), **values})
+        return self.waiting.pop(0) if self.waiting else None
+
+    def accept(self, frame: Arrays) -> None:
+        """A question."""
+        self.asker.ask(int(frame["steps"][0]))
