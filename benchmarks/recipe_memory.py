@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 
 from rookery.algos.ngu import NGUConfig
-from rookery.cli.settings import settings_from_flags
 from rookery.engines.replayed import replay_configs
+from rookery.recipes.settings import settings_from_flags
 from rookery.replay.memory import estimate_bytes
 from rookery.roles.build import build_policy, probe
 from rookery.roles.replay import step_spec, table_config

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rookery.cli.arguments import HELP, seconds, split_words
+from rookery.cli.arguments import HELP, split_words
 from rookery.cli.outfile import check_out
-from rookery.cli.settings import settings_from_flags, tree_of_flags
 from rookery.core.errors import UserError
 from rookery.doctor.machine import usable_cores
+from rookery.recipes.catalog import seconds
+from rookery.recipes.settings import settings_from_flags, tree_of_flags
 from rookery.runs.atomic import write_atomic, writing
 
 if TYPE_CHECKING:

@@ -66,8 +66,8 @@ def _wanted(words: Words) -> Wanted:
                 f"--{flag}: settings need a recipe, as in `{PROG} cartpole --{flag} ...`"
             )
         return Wanted(where=where)
-    from rookery.cli.settings import settings_from_flags
     from rookery.programs.formations import build_program
+    from rookery.recipes.settings import settings_from_flags
 
     config = settings_from_flags(what, words.flags)
     return Wanted(where=where, nodes=build_program(config).nodes, config=config)

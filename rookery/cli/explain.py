@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from rookery.algos.algorithm import algorithm_names
-from rookery.cli.schema import Schema, as_flag, describe, lookup
 from rookery.programs.formations import FORMATIONS
+from rookery.recipes.schema import Schema, as_flag, describe, lookup
 from rookery.runs.config import RunConfig
 
 TRAIN_FLAGS = {

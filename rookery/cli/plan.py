@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rookery.cli.arguments import HELP, split_words
-from rookery.cli.settings import settings_from_flags
 from rookery.core.errors import UserError
+from rookery.recipes.settings import settings_from_flags
 
 PROG = "rookery plan"
 USAGE = """\

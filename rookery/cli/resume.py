@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
         if flag not in FLAGS:
             hint = near_names(flag, FLAGS) or f" (see `{PROG} --help`)"
             raise UserError(f"unknown flag --{flag}{hint}")
-    from rookery.cli.settings import revised_by_flags
+    from rookery.recipes.settings import revised_by_flags
     from rookery.training import SavedRun, continue_run
 
     saved = SavedRun.find(Path(path))

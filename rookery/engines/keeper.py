@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from rookery.cli.settings import config_from_tree
 from rookery.core.heap import keep_freed_memory
 from rookery.core.patience import Patience
 from rookery.core.signature import Signature
 from rookery.engines.replayed import snapshot_part
+from rookery.recipes.settings import config_from_tree
 from rookery.roles.learner import Learner, Update, load_weights
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.runs.checkpoint_files import Checkpoint, State

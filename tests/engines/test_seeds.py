@@ -18,7 +18,7 @@ from PIL import Image
 from rookery.cli import seeds
 from rookery.cli.main import main
 from rookery.cli.seeds import cores_needed, jobs_that_fit
-from rookery.cli.settings import settings_from_flags
+from rookery.recipes.settings import settings_from_flags
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.find import load_checkpoint
 from tests.faults.processes import ROOT, until

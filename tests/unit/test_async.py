@@ -10,13 +10,13 @@ import rookery
 from rookery.algos.impala import IMPALAConfig
 from rookery.cli.main import main
 from rookery.cli.progress import Lines
-from rookery.cli.settings import settings_from_flags
 from rookery.core.errors import UserError
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish
 from rookery.envs.make import EnvConfig
 from rookery.programs.formations import AsyncConfig, build_program
 from rookery.programs.validate import validate
+from rookery.recipes.settings import settings_from_flags
 from rookery.runs.bottleneck import bottleneck
 from rookery.runs.config import RunConfig
 from rookery.runs.metrics import read_metrics

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rookery.cli.main import main
-from rookery.cli.settings import settings_from_flags, tree_of_flags
+from rookery.recipes.settings import settings_from_flags, tree_of_flags
 from rookery.roles.build import probe
 from rookery.runs.config import RunConfig
 from rookery.tune.rates import Rates, measure

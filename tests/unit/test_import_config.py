@@ -11,9 +11,9 @@ import yaml
 
 from rookery.algos.dqn import DQNConfig
 from rookery.cli.main import main
-from rookery.cli.settings import config_from_tree, settings_from_flags
 from rookery.core.errors import UserError
 from rookery.recipes.marltascore import DEFAULTS, NO_COUNTERPART, translate
+from rookery.recipes.settings import config_from_tree, settings_from_flags
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from-marltascore.md"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rookery
-from rookery.cli.settings import settings_from_python
 from rookery.engines.replayed import WithReplay, build_replayed
+from rookery.recipes.settings import settings_from_python
 from rookery.roles.build import probe
 from rookery.roles.explorer import Explorer
 from rookery.runs.directory import RunDirectory

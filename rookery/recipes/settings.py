@@ -1,7 +1,7 @@
 """From a recipe, files, flags and Python arguments to a :class:`~rookery.runs.config.RunConfig`.
 
 Precedence: recipe < ``--config`` < flags (or Python arguments). The recipe is resolved first; its
-algorithm and formation decide which settings there are (:mod:`rookery.cli.schema`).
+algorithm and formation decide which settings there are (:mod:`rookery.recipes.schema`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import gymnasium as gym
 
 from rookery.algos.algorithm import usual_formation
-from rookery.cli.schema import CHOICES, Schema, as_flag, drop_other_blocks
 from rookery.core.errors import UserError, near_names
 from rookery.envs.make import EnvConfig, register_callable
 from rookery.recipes.catalog import Tree, lay_over, load_config_file, load_recipe, recipe_names
 from rookery.recipes.catalog import resolve as resolve_recipe
+from rookery.recipes.schema import CHOICES, Schema, as_flag, drop_other_blocks
 from rookery.runs.config import RunConfig
 
 

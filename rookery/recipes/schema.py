@@ -23,14 +23,13 @@ from typing import Any, Literal, NoReturn
 from jsonargparse import ArgumentParser, set_parsing_settings
 
 from rookery.algos.algorithm import algorithm_names, block_name, config_class
-from rookery.cli.arguments import seconds
 from rookery.core.errors import UserError, naming, near_names
 from rookery.core.schedule import LinearSchedule
 from rookery.envs.make import EnvConfig
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.programs.formations import FORMATIONS, formation_config_class
-from rookery.recipes.catalog import Tree, parse_value
+from rookery.recipes.catalog import Tree, parse_value, seconds
 from rookery.roles.evaluator import EvalConfig
 from rookery.runs.config import CheckpointConfig, EngineName, MetricsConfig, RunConfig
 from rookery.runs.supervise import SuperviseConfig
