@@ -93,7 +93,8 @@ def _tune(what: str | None, given: Flags, secs: float, out: Path, *, as_json: bo
 
 def _fixed(given: Flags) -> set[str]:
     """Flags that the user chose, by their short names too: --env.num_envs is --envs."""
-    return {*given, *(flag.partition(".num_")[2] for flag in given if ".num_" in flag)}
+    fixed = {*given, *(flag.partition(".num_")[2] for flag in given if ".num_" in flag)}
+    return fixed | {"actors"} if "workers" in fixed else fixed
 
 
 def _rates(config: RunConfig, secs: float) -> Rates:
