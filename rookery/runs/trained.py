@@ -119,4 +119,4 @@ def load_config(run: RunDirectory) -> RunConfig:
         raise UserError(
             f"cannot read {path} ({error}); without it a run's checkpoints cannot be used"
         ) from error
-    return config_from_tree(parse_yaml(text, str(path)))
+    return config_from_tree(parse_yaml(text, str(path)), str(path))
