@@ -304,7 +304,7 @@ def _why_not(key: str, old: Flat, synchronous: bool) -> str | None:
 
 
 def _env(old: Flat, num_actors: int) -> Tree:
-    count = num_actors * old["actor.vector_env_size"]  # here all of the run
+    count = max(num_actors, 1) * old["actor.vector_env_size"]  # here all of the run
     env: Tree = {"id": old["env.name"], "num_envs": count}
     if may_be_game(env["id"]):
         env["atari"] = {"life_loss": True} if old["env.wrap_atari"] else {"preprocess": False}

@@ -87,16 +87,17 @@ def search(
 
 def _formations(config: RunConfig, cores: int) -> Iterator[Flags]:
     """Every formation that fits this machine; the batch is the same, whoever makes it."""
-    for name in formation_names():
-        formation = formation_config_class(name)
-        if formation.experience != config.algo_config.experience:
-            continue
+    known = {name: formation_config_class(name) for name in formation_names()}
+    learned = config.algo_config.experience
+    fit = {name: formation for name, formation in known.items() if formation.experience == learned}
+    for name, formation in fit.items():
+        named = {"formation": name} if len(fit) > 1 else {}
         if not formation.alone_in_thread:
-            yield {"formation": name, "engine": "inline"}
+            yield named | {"engine": "inline"}
         # A learner that goes on meanwhile needs a core too.
         numbers = {1, max(cores - 1, 1), cores} if formation.off_policy else {cores}
         for actors in sorted(numbers):
-            yield {"formation": name, "engine": "local", "actors": str(actors)}
+            yield named | {"engine": "local", "actors": str(actors)}
 
 
 def _environments(config: RunConfig, cores: int) -> Iterator[Flags]:
