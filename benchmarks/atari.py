@@ -42,12 +42,9 @@ PPO_LIKE = (
 )
 # The bare loop's own: 32 environments, 32 steps and minibatches of 256 for each worker.
 AS_BARE = (
-    "--formation allreduce --actors 2 --envs 64 --ppo.rollout_steps 32 "
-    "--ppo.num_minibatches 4"
+    "--formation allreduce --actors 2 --envs 64 --ppo.rollout_steps 32 --ppo.num_minibatches 4"
 )
-A2C_LIKE = (
-    "--algo a2c --formation allreduce --actors 2 --envs 16 --a2c.rollout_steps 5"
-)
+A2C_LIKE = "--algo a2c --formation allreduce --actors 2 --envs 16 --a2c.rollout_steps 5"
 IMPALA = "--formation async --envs 32 --impala.rollout_steps 64 --impala.num_minibatches 8"
 NETWORK = (
     "--policy.torso conv2d --policy.hidden 512 --policy.normalize_images false "

@@ -39,8 +39,8 @@ def ours(ranks: int, steps: int, envs: int) -> float:
         run = Path(root) / "run"
         job(
             ranks, "-m", "rookery", "train", "snake", "--formation", "sync",
-            "--envs", str((ranks - 1) * envs), "--steps", str(steps), "--log-every", "10000", "--eval.episodes", "0", "--quiet",
-            "--run", str(run),
+            "--envs", str((ranks - 1) * envs), "--steps", str(steps), "--log-every", "10000",
+            "--eval.episodes", "0", "--quiet", "--run", str(run),
         )  # fmt: skip
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     first, last = records[0], records[-1]

@@ -159,7 +159,7 @@ class Schema:
         if name == "learners" and works:
             return f": in formation {self.formation} the workers learn; use {actors}"
         if name == "learners":
-            return f": formation {self.formation} has one learner (replay may have more); leave it out"
+            return f": formation {self.formation} has one learner; leave it out"
         return None
 
     @cached_property
