@@ -37,17 +37,14 @@ SB3, SF, RLLIB = (
 # What follows `rookery train pong`. Two workers with 4 environments each make the peers' batch of
 # 8 x 128, and two halves of a minibatch make their 256; likewise 16 x 5 for A2C.
 PPO_LIKE = (
-    "--formation allreduce --allreduce.num_workers 2 --envs 4 --ppo.rollout_steps 128 "
+    "--formation allreduce --actors 2 --envs 8 --ppo.rollout_steps 128 "
     "--ppo.num_epochs 4 --ppo.num_minibatches 4"
 )
 # The bare loop's own: 32 environments, 32 steps and minibatches of 256 for each worker.
 AS_BARE = (
-    "--formation allreduce --allreduce.num_workers 2 --envs 32 --ppo.rollout_steps 32 "
-    "--ppo.num_minibatches 4"
+    "--formation allreduce --actors 2 --envs 64 --ppo.rollout_steps 32 --ppo.num_minibatches 4"
 )
-A2C_LIKE = (
-    "--algo a2c --formation allreduce --allreduce.num_workers 2 --envs 8 --a2c.rollout_steps 5"
-)
+A2C_LIKE = "--algo a2c --formation allreduce --actors 2 --envs 16 --a2c.rollout_steps 5"
 IMPALA = "--formation async --envs 32 --impala.rollout_steps 64 --impala.num_minibatches 8"
 NETWORK = (
     "--policy.torso conv2d --policy.hidden 512 --policy.normalize_images false "
@@ -192,7 +189,7 @@ ROWS = [
 
 def memory_ways(envs: int) -> dict[str, list[str]]:
     """Peak memory at equal environments and minibatches of 256; ours has two workers."""
-    ours = PPO_LIKE.replace("--envs 4", f"--envs {envs // 2}")
+    ours = PPO_LIKE.replace("--envs 8", f"--envs {envs}")
     ours = ours.replace("--ppo.num_minibatches 4", f"--ppo.num_minibatches {envs // 2}")
     theirs = script(SB3, "atari_sb3.py", f"ppo subproc --envs {envs}")
     return {

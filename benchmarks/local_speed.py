@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 STEP_SECS = 2e-4
 VARIANTS = {
     "inline": ["--engine", "inline", "--actors", "1", "--envs", "16"],
-    "local": ["--engine", "local", "--actors", "2", "--envs", "8"],
+    "local": ["--engine", "local", "--actors", "2", "--envs", "16"],
 }
 
 

@@ -38,9 +38,9 @@ def ours(ranks: int, steps: int, envs: int) -> float:
     with tempfile.TemporaryDirectory() as root:
         run = Path(root) / "run"
         job(
-            ranks, "-m", "rookery", "train", "snake", "--formation", "sync", "--envs", str(envs),
-            "--steps", str(steps), "--log-every", "10000", "--eval.episodes", "0", "--quiet",
-            "--run", str(run),
+            ranks, "-m", "rookery", "train", "snake", "--formation", "sync",
+            "--envs", str((ranks - 1) * envs), "--steps", str(steps), "--log-every", "10000",
+            "--eval.episodes", "0", "--quiet", "--run", str(run),
         )  # fmt: skip
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     first, last = records[0], records[-1]
@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200_000)
-    parser.add_argument("--envs", type=int, default=64)
+    parser.add_argument("--envs", type=int, default=64, help="of each rank that acts")
     args = parser.parse_args()
     print(
         "| ranks | update | waiting for messages | bare all-reduce | x 8 an update | bare bcast |"

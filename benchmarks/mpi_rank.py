@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from rookery.cli.settings import settings_from_python
 from rookery.core.spec import zeros
 from rookery.engines.mpi import sized
 from rookery.engines.mpi_ranks import build_worker
+from rookery.recipes.settings import settings_from_python
 from rookery.roles.build import batch_spec, build_actor, build_learner, build_policy, probe
 from rookery.transport.memory import FILLED, BlockSink, BlockSource, ParamCell, RolloutBlock
 from rookery.transport.mpi import World
@@ -65,7 +65,8 @@ def allreduce(ranks: World) -> dict[str, float]:
 
 def pickles(ranks: World, steps: int, envs: int) -> dict[str, float]:
     """Snake by gathering pickled rollouts and broadcasting a state dict each round."""
-    config = sized(settings_from_python("snake", {"formation": "sync", "envs": envs}), ranks.size)
+    whole = {"formation": "sync", "envs": (ranks.size - 1) * envs}
+    config = sized(settings_from_python("snake", whole), ranks.size)
     signature = probe(config.env, config.seed)
     policy = build_policy(config, signature)
     num_actors = ranks.size - 1
@@ -110,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=["allreduce", "pickles"])
     parser.add_argument("--steps", type=int, default=200_000)
-    parser.add_argument("--envs", type=int, default=64)
+    parser.add_argument("--envs", type=int, default=64, help="of each rank that acts")
     args = parser.parse_args()
     torch.set_num_threads(1)
     ranks = World()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 
 from rookery.algos.ngu import NGUConfig
-from rookery.cli.settings import settings_from_flags
 from rookery.engines.replayed import replay_configs
+from rookery.recipes.settings import settings_from_flags
 from rookery.replay.memory import estimate_bytes
 from rookery.roles.build import build_policy, probe
 from rookery.roles.replay import step_spec, table_config
@@ -26,10 +26,10 @@ def main(names: list[str]) -> None:
     print("|---|---|---|---|---|")
     for name in names:
         config = settings_from_flags(name, {})
-        formation, algo = replay_configs(config)
+        _, algo = replay_configs(config)
         policy = build_policy(config, probe(config.env, config.seed))
         num = sum(parameter.numel() for parameter in policy.parameters())
-        streams = config.env.num_envs * formation.num_actors
+        streams = config.env.num_envs
         table = estimate_bytes(table_config(algo, streams), step_spec(algo, policy))
         episodes = 0
         if isinstance(algo, NGUConfig) and algo.novelty.episodic:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 PATIENCE_SECS = 120.0
 FLAGS = (
-    "--formation", "sync", "--engine", "local", "--actors", "2", "--envs", "2",
+    "--formation", "sync", "--engine", "local", "--actors", "2", "--envs", "4",
     "--ppo.rollout_steps", "8", "--ppo.num_minibatches", "1", "--log-every", "1",
     "--steps", "100000000", "--eval.episodes", "1", "--stop-at", "none", "--quiet",
 )  # fmt: skip

@@ -20,10 +20,10 @@ from typing import Any
 import yaml
 
 from rookery.algos.algorithm import build_algorithm
-from rookery.cli.settings import revised, revised_env, settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
 from rookery.doctor.precision import computable, faster_precision, why_not_bf16
+from rookery.doctor.replay_memory import check_replay_fits, replay_note
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.nursery import nursery_for
@@ -32,10 +32,10 @@ from rookery.nets.encoder import Encoder
 from rookery.nets.policy import Policy
 from rookery.programs.formations import build_program
 from rookery.programs.validate import validate
+from rookery.recipes.settings import revised, revised_env, settings_from_python
 from rookery.roles.build import build_policy, compute_threads, probe
 from rookery.roles.evaluator import evaluate as evaluate_policy
 from rookery.roles.learner import load_weights
-from rookery.roles.replay_memory import check_replay_fits, replay_note
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.checkpoint_files import MANIFEST, Checkpoint
 from rookery.runs.config import RunConfig

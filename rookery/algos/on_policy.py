@@ -60,6 +60,11 @@ class OnPolicyConfig(AlgorithmConfig):
         if self.value_coef < 0:
             raise UserError(f"algo.value_coef: must not be negative, got {self.value_coef}")
 
+    @property
+    def num_minibatches(self) -> int:
+        """Gradient steps per pass over a batch."""
+        return 1
+
 
 @dataclass(slots=True)
 class Batch:

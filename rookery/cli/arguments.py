@@ -92,13 +92,3 @@ def _value(name: str, value: str | None) -> str:
     if not value or value.startswith("--"):
         raise UserError(f"{name}: give it a value")
     return value
-
-
-def seconds(text: str) -> float:
-    """Seconds, from ``90``, ``90s``, ``15m`` or ``2h``."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
-    try:
-        return float(number) * units[unit]
-    except ValueError as error:
-        raise UserError(f"'{text}' is not a time; write 90, 90s, 15m or 2h") from error

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rookery.cli.arguments import HELP, seconds, split_words
+from rookery.cli.arguments import HELP, split_words
 from rookery.cli.outfile import check_out
-from rookery.cli.settings import settings_from_flags, tree_of_flags
 from rookery.core.errors import UserError
 from rookery.doctor.machine import usable_cores
+from rookery.recipes.catalog import seconds
+from rookery.recipes.settings import settings_from_flags, tree_of_flags
 from rookery.runs.atomic import write_atomic, writing
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def _tune(what: str | None, given: Flags, secs: float, out: Path, *, as_json: bo
 
 def _fixed(given: Flags) -> set[str]:
     """Flags that the user chose, by their short names too: --env.num_envs is --envs."""
-    return {*given, *(flag.partition(".num_")[2] for flag in given if ".num_" in flag)}
+    fixed = {*given, *(flag.partition(".num_")[2] for flag in given if ".num_" in flag)}
+    return fixed | {"actors"} if "workers" in fixed else fixed
 
 
 def _rates(config: RunConfig, secs: float) -> Rates:

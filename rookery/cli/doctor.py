@@ -66,10 +66,11 @@ def _wanted(words: Words) -> Wanted:
                 f"--{flag}: settings need a recipe, as in `{PROG} cartpole --{flag} ...`"
             )
         return Wanted(where=where)
-    from rookery.cli.settings import settings_from_flags
     from rookery.programs.formations import build_program
+    from rookery.recipes.settings import settings_from_flags
+    from rookery.runs.config import divided
 
-    config = settings_from_flags(what, words.flags)
+    config, _ = divided(settings_from_flags(what, words.flags))
     return Wanted(where=where, nodes=build_program(config).nodes, config=config)
 
 

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
     others, elsewhere = without_section(argv, "env")
     args = parser.parse_args(others)
     chosen = True if args.deterministic else False if args.stochastic else None
-    from rookery.cli.settings import env_of_flags
+    from rookery.recipes.settings import env_of_flags
     from rookery.training import evaluate_run
 
     # Environments may print; standard output is for the result alone.

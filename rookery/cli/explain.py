@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from rookery.algos.algorithm import algorithm_names
-from rookery.cli.schema import Schema, as_flag, describe, lookup
-from rookery.programs.formations import FORMATIONS
+from rookery.formations.settings import formation_names
+from rookery.recipes.schema import Schema, as_flag, describe, lookup
 from rookery.runs.config import RunConfig
 
 TRAIN_FLAGS = {
@@ -77,7 +77,7 @@ def _flag_lines() -> list[str]:
 
 def _choice_lines(config: RunConfig) -> list[str]:
     lines = []
-    for name, known in (("algo", algorithm_names()), ("formation", sorted(FORMATIONS))):
+    for name, known in (("algo", algorithm_names()), ("formation", formation_names())):
         lines.append(f"  --{name} {getattr(config, name)}")
         lines += _wrapped(f"One of {', '.join(known)}; decides which settings there are.", _INDENT)
     return lines

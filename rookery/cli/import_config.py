@@ -9,10 +9,10 @@ import yaml
 
 from rookery.cli.arguments import Arguments
 from rookery.cli.outfile import check_out
-from rookery.cli.settings import config_from_tree
 from rookery.core.errors import UserError
 from rookery.recipes.catalog import parse_yaml
 from rookery.recipes.marltascore import STEPS_PER_UPDATE, translate
+from rookery.recipes.settings import config_from_tree
 from rookery.runs.atomic import write_atomic, writing
 
 SUFFIXES = (".yaml", ".yml")

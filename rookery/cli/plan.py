@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 from rookery.cli.arguments import HELP, split_words
-from rookery.cli.settings import settings_from_flags
 from rookery.core.errors import UserError
+from rookery.recipes.settings import settings_from_flags
+from rookery.runs.config import divided
 
 PROG = "rookery plan"
 USAGE = """\
@@ -22,7 +25,9 @@ def main(argv: list[str]) -> int:
     what = words.one_name(PROG)
     if what is None and "config" not in words.flags:
         raise UserError("plan what? give a recipe, an environment or --config FILE, as for train")
-    config = settings_from_flags(what, words.flags)
+    config, note = divided(settings_from_flags(what, words.flags))
+    if note is not None:
+        print(note, file=sys.stderr)
     from rookery.engines.carries import carries
     from rookery.programs.formations import build_program
     from rookery.programs.render import to_mermaid, to_text

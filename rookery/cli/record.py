@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rookery.cli.arguments import Arguments, seconds
+from rookery.cli.arguments import Arguments
 from rookery.cli.play_arguments import add_play_arguments, at_least, chosen_determinism
 from rookery.core.errors import UserError
+from rookery.recipes.catalog import seconds
 
 MAX_STEPS = 2000
 MOST_TIMES = 8

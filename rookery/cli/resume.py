@@ -17,8 +17,8 @@ FLAGS = {
     "time_limit": "TIME: new total of training time, such as 90s, 15m or 2h",
     "stop_at": "SCORE|none: new score to stop at; needed to go on with a solved run",
     "engine": "inline, local or mpi",
-    "actors": "N: number of actors (formations sync, async and replay)",
-    "workers": "N: number of workers (formations allreduce and hogwild)",
+    "actors": "N: how many act, and share the environments of the run",
+    "workers": "N: the same, in formations allreduce and hogwild",
     "learners": "N: number of learners (formation replay)",
     "device": "cpu, cuda, cuda:1 ...",
     "lr": "learning rate",
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
         if flag not in FLAGS:
             hint = near_names(flag, FLAGS) or f" (see `{PROG} --help`)"
             raise UserError(f"unknown flag --{flag}{hint}")
-    from rookery.cli.settings import revised_by_flags
+    from rookery.recipes.settings import revised_by_flags
     from rookery.training import SavedRun, continue_run
 
     saved = SavedRun.find(Path(path))

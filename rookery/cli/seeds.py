@@ -22,7 +22,7 @@ from rookery.core.errors import RunFailed, UserError
 from rookery.doctor.machine import usable_cores
 from rookery.programs.formations import build_program
 from rookery.runs.checkpoint import CheckpointStore
-from rookery.runs.config import RunConfig
+from rookery.runs.config import RunConfig, divided
 from rookery.runs.directory import RunDirectory
 from rookery.runs.metrics import read_metrics
 
@@ -94,14 +94,13 @@ def jobs_that_fit(config: RunConfig) -> int:
 
 def cores_needed(config: RunConfig) -> int:
     """Compute threads that one run keeps busy."""
+    config, _ = divided(config)
     nodes = [node for node in build_program(config).nodes if node.busy]
     stepping = config.env.num_workers if config.env.backend == "process" else 1
     threads = {node.name: node.num_threads for node in nodes}
-    for acts in ("actor", "worker"):
-        if acts in threads:  # waits for the processes that step its environments
-            threads[acts] = max(threads[acts], stepping)
-    apart = config.engine != "inline" or getattr(config.formation_config, "threads", False)
-    if not apart:
+    acts = config.formation_config.acting_role  # waits for the processes that step its environments
+    threads[acts] = max(threads[acts], stepping)
+    if config.engine == "inline" and not config.threads:
         return max(threads.values())
     return sum(node.replicas * threads[node.name] for node in nodes)
 

@@ -11,7 +11,7 @@ from rookery.cli.explain import general_help, settings_help
 from rookery.cli.progress import exit_code, open_display
 from rookery.cli.ranks import run_here_or_on_ranks
 from rookery.cli.seeds import Seeds, train_seeds
-from rookery.cli.settings import settings_from_flags
+from rookery.recipes.settings import settings_from_flags
 from rookery.runs.config import RunConfig
 from rookery.runs.session import Callbacks
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rookery.doctor.finding import Finding, Wanted, note, ok, warning
 from rookery.doctor.machine import usable_cores
 from rookery.envs.atari import may_be_game
+from rookery.formations.settings import formation_block
 
 if TYPE_CHECKING:
     from rookery.envs.make import EnvConfig
@@ -31,28 +32,28 @@ def _roles(wanted: Wanted, cores: int) -> Finding:
         text = f"inline: 1 process, 1 thread; local: {many} and a learner, 1 thread each"
         return ok("threads", text, cores=cores)
     roles = {node.name: _Role(node.name, node.replicas, node.num_threads) for node in wanted.nodes}
-    acting = next(name for name in ("actor", "worker") if name in roles)
+    formation, block = config.formation_config, formation_block(config.formation)
+    acting = formation.acting_role
     roles[acting] = roles[acting].with_games(config.env)
     data = {
         "cores": cores,
         "roles": {r.name: {"replicas": r.replicas, "threads": r.threads} for r in roles.values()},
     }
-    apart = wanted.engine != "inline" or getattr(config.formation_config, "threads", False)
-    if not apart:
+    if wanted.engine == "inline" and not config.threads:
         most = max(roles.values(), key=lambda role: role.threads)
         text = f"one process takes turns, with {most.threads} for {cores} cores"
         if most.threads > cores:
-            return warning("threads", text, most.fewer_threads(config.formation, cores), **data)
+            return warning("threads", text, most.fewer_threads(block, cores), **data)
         return ok("threads", text, **data)
     total = sum(role.total for role in roles.values())
     text = f"{', '.join(map(str, roles.values()))}: {total} for {cores} cores"
     for role in roles.values():
         if role.total > cores:
             text = f"{text}: {role.name} alone has too many"
-            return warning("threads", text, role.fewer(config.formation, cores), **data)
+            return warning("threads", text, role.fewer(block, cores), **data)
     if total <= cores:
         return ok("threads", text, **data)
-    if config.formation == "sync":
+    if acting == "actor" and not formation.off_policy:
         return note("threads", f"{text}; actors and learner take turns, so they fit", "", **data)
     busy = sum(roles[node.name].total for node in wanted.nodes if node.busy)
     how = "they share the cores" if busy > cores else "not all work all the time, so they fit"
@@ -80,17 +81,17 @@ class _Role:
             return self
         return replace(self, threads=max(self.threads, env.atari.num_threads * env.halves))
 
-    def fewer(self, formation: str, cores: int) -> str:
+    def fewer(self, block: str, cores: int) -> str:
         """The flag by which they fit."""
         if self.replicas > cores:
             return f"--{self.name}s {cores}"
-        return self.fewer_threads(formation, cores // self.replicas)
+        return self.fewer_threads(block, cores // self.replicas)
 
-    def fewer_threads(self, formation: str, number: int) -> str:
+    def fewer_threads(self, block: str, number: int) -> str:
         """The flag for ``number`` threads of each."""
         if self.name == "actor":
             return f"--env.atari.num_threads {number}"
-        return f"--{formation}.{self.name}_threads {number}"
+        return f"--{block}.{self.name}_threads {number}"
 
 
 def _openmp(cores: int, environ: Mapping[str, str]) -> Finding:

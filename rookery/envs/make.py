@@ -65,7 +65,7 @@ class EnvConfig:
     frame_stack: int = 1
     """Observations stacked on a new first axis; 1 stacks none."""
     num_envs: int = 8
-    """Environments that each actor steps together."""
+    """Environments in the whole run, divided among those who act."""
     halves: int = 1
     """2: an actor steps its environments in two halves, one of which gets its actions while the
     other steps, where the backend can step in the background. Not for formation replay."""

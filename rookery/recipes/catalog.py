@@ -89,6 +89,16 @@ def parse_value(text: str) -> Any:
         return text
 
 
+def seconds(text: str) -> float:
+    """Seconds, from ``90``, ``90s``, ``15m`` or ``2h``."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+    try:
+        return float(number) * units[unit]
+    except ValueError as error:
+        raise UserError(f"'{text}' is not a time; write 90, 90s, 15m or 2h") from error
+
+
 def lay_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     """``base`` with the values of ``over``, nested mappings merged."""
     out = dict(base)

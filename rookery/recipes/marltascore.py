@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 from rookery.core.errors import UserError, near_names
 from rookery.envs.atari import may_be_game
 from rookery.recipes.catalog import Tree
+from rookery.runs.config import VERSION
 
 Algo = Literal["dqn", "r2d2"]
 Flat = dict[str, Any]
@@ -223,13 +224,15 @@ def translate(
             "arm only exploits"
         )
     ours = "agent57" if curious else algo
+    num_actors = 1 if synchronous else old["n_actor_process"]
     tree = {
+        "version": VERSION,
         "algo": ours,
         "formation": "replay",
-        "env": _env(old),
+        "env": _env(old, num_actors),
         "policy": _policy(old, algo),
         ours: block,
-        "replay": {"num_actors": 1 if synchronous else old["n_actor_process"]},
+        "replay": {"num_actors": num_actors},
         "optimizer": {
             "lr": old["learner.adam_lr"],
             "eps": old["learner.adam_eps"],
@@ -300,8 +303,9 @@ def _why_not(key: str, old: Flat, synchronous: bool) -> str | None:
 # ---- what it becomes ---------------------------------------------------------------------------
 
 
-def _env(old: Flat) -> Tree:
-    env: Tree = {"id": old["env.name"], "num_envs": old["actor.vector_env_size"]}
+def _env(old: Flat, num_actors: int) -> Tree:
+    count = max(num_actors, 1) * old["actor.vector_env_size"]  # here all of the run
+    env: Tree = {"id": old["env.name"], "num_envs": count}
     if may_be_game(env["id"]):
         env["atari"] = {"life_loss": True} if old["env.wrap_atari"] else {"preprocess": False}
     return env

@@ -3,9 +3,10 @@ as a whole by a component.
 
 As YAML::
 
+    version: 2
     algo: ppo                 # which block below holds the algorithm's settings
     formation: sync           # and which the formation's
-    env: {id: CartPole-v1, num_envs: 16}
+    env: {id: CartPole-v1, num_envs: 16}      # in the whole run
     ppo: {gamma: 0.98}
     sync: {num_actors: 1}
 """
@@ -13,23 +14,27 @@ As YAML::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from rookery.algos.algorithm import block_name, learns_off_policy
 from rookery.algos.on_policy import OnPolicyConfig
 from rookery.algos.ppo import PPOConfig
 from rookery.algos.settings import AlgorithmConfig
-from rookery.core.errors import UserError
+from rookery.core.errors import UserError, naming
 from rookery.envs.make import EnvConfig
+from rookery.formations.settings import FormationConfig, formation_block
+from rookery.formations.sync import SyncConfig
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
-from rookery.programs.formations import FormationConfig, SyncConfig
 from rookery.roles.evaluator import EvalConfig
 from rookery.runs.metrics import check_sink_name
 from rookery.runs.supervise import SuperviseConfig
 
 EngineName = Literal["inline", "local", "mpi"]
+
+VERSION = 2
+"""Of what settings mean. Since 2, ``env.num_envs`` counts the whole run."""
 
 
 def _at_least_one(name: str, value: int) -> None:
@@ -84,6 +89,7 @@ class MetricsConfig:
 class RunConfig:
     """Everything that makes a run what it is."""
 
+    version: int = VERSION
     env: EnvConfig
     recipe: str = ""
     name: str = ""
@@ -91,6 +97,7 @@ class RunConfig:
     algo: str = "ppo"
     formation: str = "sync"
     engine: EngineName = "inline"
+    threads: bool = False
     device: str = "cpu"
     seed: int = 0
     total_steps: int = 1_000_000
@@ -112,11 +119,13 @@ class RunConfig:
             raise UserError(f"--time-limit: must be positive, got {self.time_limit_secs:g}")
         if self.seed < 0:
             raise UserError(f"--seed: must not be negative, got {self.seed}")
-        self._check_experience()
-        if isinstance(self.algo_config, OnPolicyConfig):
-            self._check_minibatches(self.algo_config)
-            if self.formation_config.off_policy:
-                self._check_off_policy(self.algo_config)
+        with naming(formation=formation_block(self.formation)):
+            self._check_division()
+            self._check_experience()
+            if isinstance(self.algo_config, OnPolicyConfig):
+                self._check_minibatches(self.algo_config)
+                if self.formation_config.off_policy:
+                    self._check_off_policy(self.algo_config)
 
     @property
     def on_policy(self) -> OnPolicyConfig:
@@ -124,23 +133,49 @@ class RunConfig:
         assert isinstance(self.algo_config, OnPolicyConfig)
         return self.algo_config
 
+    def _check_division(self) -> None:
+        """Refuse environments that cannot be divided among those who act, and threads elsewhere."""
+        if self.threads and self.engine != "inline":
+            raise UserError(
+                f"--threads: engine {self.engine} has a process for each actor; use --engine "
+                "inline, or leave it false"
+            )
+        num_actors, _ = _division(self)
+        role, envs, halves = self.formation_config.acting_role, self.env.num_envs, self.env.halves
+        if num_actors > envs:
+            raise UserError(
+                f"--actors: {num_actors} {role}s cannot share {envs} environments (--envs); have "
+                f"--envs {num_actors * halves} or more, or fewer --actors"
+            )
+        if num_actors * halves > envs:
+            raise UserError(
+                f"env.halves: {halves} halves for each of {num_actors} {role}s cannot be made of "
+                f"{envs} environments (--envs); have --envs {num_actors * halves} or more, fewer "
+                "--actors, or --env.halves 1"
+            )
+
     def _check_experience(self) -> None:
         """Refuse to feed an algorithm what it cannot learn from."""
-        replay = self.algo_config.experience == "replay"
-        if replay and self.formation != "replay":
+        learned, given = self.algo_config.experience, self.formation_config.experience
+        if learned == "replay" and given != "replay":
             raise UserError(
                 f"--formation {self.formation}: {self.algo} learns from replay; use --formation "
                 "replay, or --algo ppo, a2c or impala"
             )
-        if replay and self.env.halves != 1:
+        if learned != "replay" and given == "replay":
             raise UserError(
-                f"env.halves: actors of formation replay step all their environments at once; set "
-                f"it to 1, not {self.env.halves}"
+                f"--formation {self.formation}: {self.algo} learns from rollouts as they come; use "
+                "--algo dqn, apex, r2d2, ngu or agent57, or --formation sync"
             )
-        if not replay and self.formation == "replay":
+        if given == "replay" and self.env.halves != 1:
             raise UserError(
-                f"--formation replay: {self.algo} learns from rollouts as they come; use --algo "
-                "dqn, apex, r2d2, ngu or agent57, or --formation sync"
+                f"env.halves: actors of formation {self.formation} step all their environments at "
+                f"once; set it to 1, not {self.env.halves}"
+            )
+        if self.optimizer.average_updates and not self.formation_config.averages:
+            raise UserError(
+                f"optimizer.average_updates: formation {self.formation} does not average weights; "
+                "set it to 0, or choose sync, async or allreduce"
             )
 
     def _check_off_policy(self, algo: OnPolicyConfig) -> None:
@@ -155,7 +190,7 @@ class RunConfig:
         if algo.rollouts_per_update != 1:
             raise UserError(
                 f"{block}.rollouts_per_update: is for formations with rounds; set "
-                f"{self.formation}.rollouts_per_batch instead"
+                "formation.batch_envs instead"
             )
         if algo.normalize_reward:
             raise UserError(
@@ -163,34 +198,67 @@ class RunConfig:
                 f"{self.formation} has whichever came; use {block}.reward_scale, reward_min and "
                 "reward_max"
             )
-        if getattr(self.formation_config, "threads", False) and self.engine != "inline":
-            raise UserError(
-                f"{self.formation}.threads: engine {self.engine} has a process for each actor; "
-                "use --engine inline, or leave it false"
-            )
 
     def _check_minibatches(self, algo: OnPolicyConfig) -> None:
-        parts = getattr(algo, "num_minibatches", 1)
-        columns = (
-            self.env.num_envs * self.formation_config.actors_in_batch * algo.rollouts_per_update
-        )
+        num_actors, num_envs = _division(self)
+        formation = replace(self.formation_config, num_actors=num_actors)
+        columns = formation.batch_columns(num_envs) * algo.rollouts_per_update
         recurrent = self.policy.core != "none"
         whole = recurrent or algo.whole_envs
         available = columns if whole else columns * algo.rollout_steps
-        if parts > available:
+        if algo.num_minibatches > available:
             what = "environments (a recurrent policy is split by environments)"
             what = what if recurrent else "environments" if whole else "samples"
             raise UserError(
-                f"{block_name(self.algo)}.num_minibatches: {parts} is more than the {available} "
-                f"{what} of one batch; lower it or raise --envs"
+                f"{block_name(self.algo)}.num_minibatches: {algo.num_minibatches} is more than the "
+                f"{available} {what} of one batch; lower it or raise --envs"
             )
 
     def to_tree(self) -> dict[str, Any]:
         """Nested plain data, blocks named after algorithm and formation; what config.yaml holds."""
         tree: dict[str, Any] = _plain(asdict(self))
         tree[block_name(self.algo)] = tree.pop("algo_config")
-        tree[self.formation] = tree.pop("formation_config")
+        tree[formation_block(self.formation)] = tree.pop("formation_config")
         return tree
+
+
+def divided(config: RunConfig) -> tuple[RunConfig, str | None]:
+    """``config`` with as many environments for each of those who act, and one line if it changed.
+
+    One thread carries one worker, which then has all environments. Else their number becomes the
+    nearest multiple of those who act, so that batches keep their size whoever does the work.
+    """
+    formation, env = config.formation_config, config.env
+    num_actors, num_envs = _division(config)
+    changes = []
+    if num_actors != formation.num_actors:
+        changes.append(
+            f"{formation_block(config.formation)}.num_actors: {num_actors}, not "
+            f"{formation.num_actors}: engine {config.engine} is one thread"
+        )
+    if num_envs != env.num_envs:
+        halves = f" of {env.halves} halves" if env.halves > 1 else ""
+        changes.append(
+            f"env.num_envs: {num_envs}, not {env.num_envs}: a multiple of {num_actors} "
+            f"{formation.acting_role}s{halves}"
+        )
+    if not changes:
+        return config, None
+    whole = replace(
+        config,
+        env=replace(env, num_envs=num_envs),
+        formation_config=replace(formation, num_actors=num_actors),
+    )
+    return whole, "; ".join(changes)
+
+
+def _division(config: RunConfig) -> tuple[int, int]:
+    """How many act, and on how many environments in all."""
+    formation = config.formation_config
+    one_thread = config.engine == "inline" and not config.threads
+    num_actors = 1 if one_thread and formation.alone_in_thread else formation.num_actors
+    least = num_actors * config.env.halves
+    return num_actors, least * max((config.env.num_envs + least // 2) // least, 1)
 
 
 def _plain(value: Any) -> Any:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rookery.algos.algorithm import policy_class
-from rookery.cli.settings import config_from_tree
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
 from rookery.doctor.precision import computable
 from rookery.envs.make import EnvConfig
 from rookery.nets.policy import Policy
 from rookery.recipes.catalog import parse_yaml
+from rookery.recipes.settings import config_from_tree
 from rookery.roles.evaluator import EvalConfig
 from rookery.roles.learner import load_weights
 from rookery.runs.checkpoint_files import Checkpoint
@@ -119,4 +119,4 @@ def load_config(run: RunDirectory) -> RunConfig:
         raise UserError(
             f"cannot read {path} ({error}); without it a run's checkpoints cannot be used"
         ) from error
-    return config_from_tree(parse_yaml(text, str(path)))
+    return config_from_tree(parse_yaml(text, str(path)), str(path))

@@ -24,10 +24,10 @@ from rookery.engines.replayed import (
     replay_configs,
     told_keys,
 )
-from rookery.envs.make import make_vector
+from rookery.envs.make import EnvConfig, make_vector
 from rookery.nets.policy import Policy
 from rookery.roles.build import batch_spec, build_learner, build_policy, compute_threads
-from rookery.runs.config import RunConfig
+from rookery.runs.config import RunConfig, divided
 from rookery.transport.memory import BlockSource, ParamCell, RolloutBlock
 
 
@@ -47,14 +47,16 @@ class Rates:
 
 
 def measure(config: RunConfig, signature: Signature, secs: float) -> Rates:
-    """Each part for about ``secs`` seconds."""
+    """Each part for about ``secs`` seconds: one actor's environments, the learner's batch."""
+    config, _ = divided(config)
+    env = replace(config.env, num_envs=config.env.num_envs // config.formation_config.num_actors)
     with compute_threads(1):
         policy = build_policy(config, signature)
-        obs, env = _env_rate(config, policy, secs)
+        obs, env_rate = _env_rate(env, config.seed, policy, secs)
         return Rates(
-            env=env,
-            acting=_acting_rate(config, policy, obs, secs),
-            learning=_replayed_rate(config, signature, secs)
+            env=env_rate,
+            acting=_acting_rate(policy, obs, config.seed, secs),
+            learning=_replayed_rate(config, env, signature, secs)
             if isinstance(config.algo_config, DQNConfig)
             else _learning_rate(config, signature, obs, secs),
         )
@@ -70,10 +72,10 @@ def _per_second(work: Callable[[], None], units: float, secs: float) -> float:
     return units * times / spent
 
 
-def _env_rate(config: RunConfig, policy: Policy, secs: float) -> tuple[Arrays, float]:
+def _env_rate(env: EnvConfig, seed: int, policy: Policy, secs: float) -> tuple[Arrays, float]:
     """The last observations, and steps a second with actions drawn as an untrained policy does."""
-    envs = make_vector(config.env, run_seed=config.seed)
-    rng, count = stream(config.seed, "tune"), envs.num_envs
+    envs = make_vector(env, run_seed=seed)
+    rng, count = stream(seed, "tune"), envs.num_envs
     seen: dict[str, Arrays] = {"obs": envs.reset()}
     drawn = [_action(policy, seen["obs"], rng) for _ in range(8)]
     turn = iter(range(10**9))
@@ -91,7 +93,7 @@ def _env_rate(config: RunConfig, policy: Policy, secs: float) -> tuple[Arrays, f
 
 @torch.inference_mode()
 def _action(policy: Policy, obs: Arrays, rng: np.random.Generator) -> Array:
-    count = len(next(iter(obs.values())))
+    count = _num_rows(obs)
     out, _ = policy.step(
         _tensors(policy, obs),
         policy.initial_state(count),
@@ -102,14 +104,24 @@ def _action(policy: Policy, obs: Arrays, rng: np.random.Generator) -> Array:
     return action
 
 
-def _acting_rate(config: RunConfig, policy: Policy, obs: Arrays, secs: float) -> float:
-    rng = stream(config.seed, "tune")
-    return _per_second(lambda: _discard(_action(policy, obs, rng)), config.env.num_envs, secs)
+def _num_rows(obs: Arrays) -> int:
+    return len(next(iter(obs.values())))
+
+
+def _acting_rate(policy: Policy, obs: Arrays, seed: int, secs: float) -> float:
+    rng = stream(seed, "tune")
+    return _per_second(lambda: _discard(_action(policy, obs, rng)), _num_rows(obs), secs)
 
 
 def _learning_rate(config: RunConfig, signature: Signature, obs: Arrays, secs: float) -> float:
     """Environment steps learned from a second: every epoch of every minibatch."""
-    policy, count = build_policy(config, signature), config.env.num_envs
+    count = config.formation_config.batch_columns(config.env.num_envs)
+    config = replace(
+        config,
+        env=replace(config.env, num_envs=count),
+        formation_config=replace(config.formation_config, num_actors=1),
+    )
+    policy = build_policy(config, signature)
     block = RolloutBlock(
         zeros(batch_spec(config, policy, count)), np.ones(1, np.int64), num_actors=1, num_envs=count
     )
@@ -119,11 +131,12 @@ def _learning_rate(config: RunConfig, signature: Signature, obs: Arrays, secs: f
     return _per_second(lambda: _discard(learner.step()), rows, secs)
 
 
-def _replayed_rate(config: RunConfig, signature: Signature, secs: float) -> float:
+def _replayed_rate(config: RunConfig, env: EnvConfig, signature: Signature, secs: float) -> float:
     """Environment steps learned from a second, of sequences that an actor has put into replay."""
     formation, algo = replay_configs(config)
     config = replace(
         config,
+        env=env,
         formation_config=replace(formation, num_actors=1, num_learners=1),
         algo_config=replace(algo, steps_per_update=None, learning_starts=1),  # none waits
     )
@@ -143,8 +156,9 @@ def _replayed_rate(config: RunConfig, signature: Signature, secs: float) -> floa
 
 def _fill(rollout: Rollout, obs: Arrays) -> None:
     """A rollout as plain as possible: what was seen last, again and again."""
+    num_envs = rollout.reward.shape[1]
     for name, leaf in obs.items():
-        rollout.obs[name][:] = leaf
+        rollout.obs[name][:] = np.resize(leaf, (num_envs, *leaf.shape[1:]))
     rollout.mask.fill(True)
     rollout.log_prob.fill(-1.0)
     rollout.reward[:] = np.linspace(-1.0, 1.0, rollout.reward.size).reshape(rollout.reward.shape)

@@ -12,9 +12,16 @@ the one before it: formations have settings of their own, which no other takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+from rookery.algos.algorithm import block_name
+from rookery.algos.on_policy import OnPolicyConfig
 from rookery.core.errors import UserError
+from rookery.formations.settings import (
+    formation_block,
+    formation_config_class,
+    formation_names,
+)
 from rookery.runs.config import RunConfig
 from rookery.tune.trial import Trial
 
@@ -24,7 +31,8 @@ Settings = Callable[[Flags], RunConfig]
 
 GAIN = 1.03
 """Rates waver: what is not this much faster changes nothing."""
-MOST_ENVS = 1024
+MOST_ENVS = 4096
+"""In the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +86,22 @@ def search(
 
 
 def _formations(config: RunConfig, cores: int) -> Iterator[Flags]:
-    """Every formation that fits this machine."""
-    if config.algo_config.experience == "replay":
-        yield {"engine": "inline"}
-        for actors in sorted({1, max(cores - 1, 1), cores}):
-            yield {"engine": "local", "actors": str(actors)}
-        return
-    yield {"formation": "sync", "engine": "inline"}
-    yield {"formation": "sync", "engine": "local", "actors": str(cores)}
-    yield {"formation": "allreduce", "engine": "local", "workers": str(cores)}
-    yield {"formation": "hogwild", "engine": "local", "workers": str(cores)}
-    for actors in sorted({max(cores - 1, 1), cores}):
-        yield {"formation": "async", "engine": "local", "actors": str(actors)}
+    """Every formation that fits this machine; the batch is the same, whoever makes it."""
+    known = {name: formation_config_class(name) for name in formation_names()}
+    learned = config.algo_config.experience
+    fit = {name: formation for name, formation in known.items() if formation.experience == learned}
+    for name, formation in fit.items():
+        named = {"formation": name} if len(fit) > 1 else {}
+        if not formation.alone_in_thread:
+            yield named | {"engine": "inline"}
+        # A learner that goes on meanwhile needs a core too.
+        numbers = {1, max(cores - 1, 1), cores} if formation.off_policy else {cores}
+        for actors in sorted(numbers):
+            yield named | {"engine": "local", "actors": str(actors)}
 
 
 def _environments(config: RunConfig, cores: int) -> Iterator[Flags]:
-    """Fewer and more environments for each that acts."""
+    """Fewer and more environments; they change the batch, too."""
     count = config.env.num_envs
     for number in (count // 2, count * 2, count * 4):
         if 1 <= number <= MOST_ENVS:
@@ -102,19 +110,16 @@ def _environments(config: RunConfig, cores: int) -> Iterator[Flags]:
 
 def _threads(config: RunConfig, cores: int) -> Iterator[Flags]:
     """More compute threads for those that learn, as far as there are cores."""
-    formation = config.formation
-    known = {field.name for field in fields(config.formation_config)}
-    for name in ("learner_threads", "worker_threads"):
-        if name in known:
-            for threads in range(2, cores + 1):
-                yield {f"{formation}.{name}": str(threads)}
+    learns = "worker" if config.formation_config.acting_role == "worker" else "learner"
+    for threads in range(2, cores + 1):
+        yield {f"{formation_block(config.formation)}.{learns}_threads": str(threads)}
 
 
 def _batches(config: RunConfig, cores: int) -> Iterator[Flags]:
     """Larger and smaller minibatches; they change what is learned, too."""
-    parts = getattr(config.algo_config, "num_minibatches", None)
-    if parts is None:
+    if not isinstance(config.algo_config, OnPolicyConfig):
         return
+    parts = config.algo_config.num_minibatches
     for number in (parts // 2, parts * 2):
         if number >= 1:
-            yield {f"{config.algo}.num_minibatches": str(number)}
+            yield {f"{block_name(config.algo)}.num_minibatches": str(number)}

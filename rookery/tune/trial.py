@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from rookery.algos.dqn import DQNConfig
-from rookery.programs.formations import ReplayConfig
+from rookery.formations.replay import ReplayConfig
 from rookery.runs.bottleneck import bottleneck
 from rookery.runs.config import RunConfig
 from rookery.runs.metrics import read_metrics

@@ -15,8 +15,8 @@ import yaml
 from rookery.cli.arguments import HELP, split_words
 from rookery.cli.main import COMMANDS
 from rookery.cli.main import main as rookery
-from rookery.cli.settings import settings_from_flags
 from rookery.core.errors import UserError
+from rookery.recipes.settings import settings_from_flags
 from tests.docs.pages import A_RUN, FENCE, PAGES, ROOT, SHELL, Block, blocks, write_files
 
 SWITCHES = {

@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {
     "algo": "impala",
     "formation": "async",
     "impala": {"rollout_steps": T},
-    "envs": B,
+    "envs": 2 * B,
     "actors": 2,
     "log_every": 40,
     "save_every": 200,
@@ -46,7 +46,7 @@ def assert_exact(record: dict[str, Any], *, capacity: int) -> None:
 
 HOW = {
     "local": {"engine": "local"},
-    "threads": {"engine": "inline", "async": {"threads": True}},
+    "threads": {"engine": "inline", "threads": True},
 }
 
 
@@ -75,8 +75,7 @@ SLOWED = {"algo": "tests.engines.slowed:Slowed", "slowed": {"rollout_steps": T, 
 @pytest.mark.parametrize("how", HOW)
 def test_a_slowed_learner_is_named_and_refuses_what_is_too_old(how: str, tmp_path: Path) -> None:
     given = {name: value for name, value in (SMALL | HOW[how]).items() if name != "impala"}
-    queue = {"rollouts_per_batch": 1, "max_lag": 2} | given.pop("async", {})
-    given |= SLOWED | {"async": queue}
+    given |= SLOWED | {"async": {"batch_envs": B, "max_lag": 2}}
     rookery.train(WORLD, run=tmp_path / "run", steps=2400, **given)
     records = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert all(record["train/lag_max"] <= 2 for record in records)
@@ -94,11 +93,11 @@ def test_an_exception_of_an_actor_is_one_line(
     engine: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     flags = [
-        "--algo", "impala", "--formation", "async", "--actors", "2", "--envs", "2",
+        "--algo", "impala", "--formation", "async", "--actors", "2", "--envs", "4",
         "--eval.episodes", "0", "--engine", engine, "--run", str(tmp_path / "run"),
     ]  # fmt: skip
     if engine == "inline":
-        flags += ["--async.threads", "true"]
+        flags += ["--threads", "true"]
     assert main(["train", "tests.faults.fault_worlds:Raises", *flags]) == 3
     told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("rookery:")]
     assert len(told) == 1
@@ -110,7 +109,7 @@ def test_an_exception_of_an_actor_is_one_line(
 def test_an_environment_that_hangs_in_a_thread_ends_the_run(tmp_path: Path) -> None:
     words = [
         "tests.faults.fault_worlds:HangsInC", "--algo", "impala", "--formation", "async",
-        "--async.threads", "true", "--actors", "2", "--envs", "2", "--eval.episodes", "0",
+        "--threads", "true", "--actors", "2", "--envs", "4", "--eval.episodes", "0",
         "--env.kwargs.marker", str(tmp_path / "marker"), "--env.step_timeout_secs", "1",
     ]  # fmt: skip
     process = p.start(tmp_path / "run", *words)
@@ -123,8 +122,8 @@ def test_an_environment_that_hangs_in_a_thread_ends_the_run(tmp_path: Path) -> N
 def test_ctrl_c_ends_threads_with_a_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = [
-        WORLD, "--algo", "impala", "--formation", "async", "--async.threads", "true",
-        "--actors", "2", "--envs", "2", "--eval.episodes", "0", "--save-every", "200",
+        WORLD, "--algo", "impala", "--formation", "async", "--threads", "true",
+        "--actors", "2", "--envs", "4", "--eval.episodes", "0", "--save-every", "200",
         "--env.kwargs", "{step_secs: 0.002}", "--steps", "1000000",
     ]  # fmt: skip
     process = p.start(run, *words)

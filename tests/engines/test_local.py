@@ -18,7 +18,7 @@ from tests.faults import processes as p
 SMALL: dict[str, Any] = {
     "engine": "local",
     "actors": 2,
-    "envs": 2,
+    "envs": 4,
     "stop_at": None,
     "ppo": {"rollout_steps": 20, "num_epochs": 1, "num_minibatches": 1},
 }

@@ -28,7 +28,7 @@ MPIEXEC = str(Path(sys.executable).parent / "mpiexec")
 ROOKERY = [sys.executable, "-m", "rookery"]
 PLAIN = "tests.faults.fault_worlds:Plain"
 SMALL = [
-    "--envs", "2", "--ppo.rollout_steps", "20", "--ppo.num_minibatches", "1", "--ppo.num_epochs",
+    "--envs", "4", "--ppo.rollout_steps", "20", "--ppo.num_minibatches", "1", "--ppo.num_epochs",
     "1", "--log-every", "80", "--save-every", "400", "--eval.episodes", "0", "--stop-at", "none",
 ]  # fmt: skip
 SLOW = ["--env.kwargs", "{step_secs: 0.002}", "--steps", "1000000"]
@@ -88,7 +88,7 @@ def same(first: Path, second: Path) -> None:
 
 
 COMMON = [
-    "CartPole-v1", "--envs", "4", "--ppo.rollout_steps", "16", "--ppo.num_minibatches", "2",
+    "CartPole-v1", "--envs", "8", "--ppo.rollout_steps", "16", "--ppo.num_minibatches", "2",
     "--ppo.num_epochs", "2", "--policy.normalize_obs", "true", "--steps", "1000",
     "--eval.episodes", "2", "--quiet",
 ]  # fmt: skip
@@ -123,7 +123,7 @@ def test_ranks_of_allreduce_learn_what_processes_learn_to_the_bit(
 @pytest.mark.slow
 def test_eleven_ranks_on_few_cores_solve_cartpole(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    flags = ("--envs", "4", "--eval.episodes", "20", "--run", str(run))
+    flags = ("--envs", "40", "--eval.episodes", "20", "--run", str(run))
     code, said = Ranks("-n", "11", *ROOKERY, "train", "cartpole", *flags).end(2 * p.PATIENCE_SECS)
     assert code == 0, said
     assert "Solved" in said

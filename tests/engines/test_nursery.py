@@ -74,7 +74,7 @@ def facts_of(tmp_path: Path, **settings: Any) -> list[dict[str, Any]]:
     """What the environments of a short run tell of their processes."""
     told = tmp_path / "told"
     told.mkdir()
-    common: Any = {"stop_at": None, "eval": {"episodes": 0}, "envs": 2, "engine": "local"}
+    common: Any = {"stop_at": None, "eval": {"episodes": 0}, "envs": 4, "engine": "local"}
     env = {"kwargs": {"folder": str(told)}}
     rookery.train(TELLS, run=tmp_path / "run", steps=400, env=env, **common, **settings)
     (told / f"{os.getpid()}.json").unlink()  # the driver asked what the environment is like
@@ -119,7 +119,7 @@ def test_a_child_is_like_a_fresh_process(tmp_path: Path) -> None:
 
 
 def test_a_child_has_as_many_threads_as_it_is_told(tmp_path: Path) -> None:
-    two = {"num_workers": 1, "worker_threads": 2}
+    two = {"num_actors": 1, "worker_threads": 2}
     (fact,) = facts_of(tmp_path, formation="hogwild", algo="a2c", hogwild=two)
     assert fact["title"] == "rookery worker-0 run"
     assert fact["threads"] == threads_of(2)

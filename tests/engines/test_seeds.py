@@ -18,7 +18,7 @@ from PIL import Image
 from rookery.cli import seeds
 from rookery.cli.main import main
 from rookery.cli.seeds import cores_needed, jobs_that_fit
-from rookery.cli.settings import settings_from_flags
+from rookery.recipes.settings import settings_from_flags
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.find import load_checkpoint
 from tests.faults.processes import ROOT, until
@@ -303,7 +303,7 @@ def test_a_used_directory_is_left_alone(
         ({"engine": "local", "actors": "2", "env.backend": "process", "env.num_workers": "4"}, 9),
         ({"formation": "allreduce", "engine": "local", "workers": "2"}, 2),
         ({"formation": "hogwild", "engine": "local", "workers": "3"}, 3),
-        ({"algo": "impala", "formation": "async", "async.threads": "true", "actors": "2"}, 3),
+        ({"algo": "impala", "formation": "async", "threads": "true", "actors": "2"}, 3),
         ({"algo": "dqn", "formation": "replay", "engine": "local", "learners": "2"}, 4),
     ],
 )

@@ -15,7 +15,7 @@ import torch
 
 from rookery.core.spec import zeros
 from rookery.engines.together import build_together
-from rookery.programs.formations import AllreduceConfig
+from rookery.formations.allreduce import AllreduceConfig
 from rookery.roles.build import probe
 from rookery.roles.learner import Update
 from rookery.roles.worker import Worker
@@ -31,7 +31,7 @@ def config_of(name: str, core: str) -> RunConfig:
     config = run_config(name, core, N, B)
     whole: dict[str, Any] = {"num_minibatches": 1} if name == "ppo" else {}
     algo = replace(config.algo_config, **whole)
-    formation = AllreduceConfig(num_workers=N, check_every=1)
+    formation = AllreduceConfig(num_actors=N, check_every=1)
     return replace(config, algo_config=algo, formation="allreduce", formation_config=formation)
 
 

@@ -18,7 +18,7 @@ from rookery.runs.find import find_checkpoint
 SETTINGS: dict[str, Any] = {
     "seed": 3,
     "actors": 2,
-    "envs": 4,
+    "envs": 8,
     "steps": 1500,
     "log_every": 200,
     "ppo": {"rollout_steps": 16, "rollouts_per_update": 2, "num_epochs": 2, "num_minibatches": 2},

@@ -11,7 +11,6 @@ import torch
 from gymnasium import spaces
 
 from rookery.algos.dqn import DQN, R2D2, DQNConfig, R2D2Config
-from rookery.cli.settings import settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.group import Alone, Group, share_of
 from rookery.core.sequence import StepSpec
@@ -24,6 +23,7 @@ from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.params.sharded import ShardedOptimizer, Shards, shard_specs
 from rookery.programs.formations import build_program
+from rookery.recipes.settings import settings_from_python
 from rookery.roles.replay import step_spec
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.transport.memory import ParamCell

@@ -44,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
         "agent57": LEARN
         | {"length": 6, "burn_in": 3, "family": {"num_arms": 4, "window": 9, "random_share": 0.3}},
         "actors": 2,
+        "envs": 6,
         "policy": {"hidden": [8], "core": "lstm", "core_size": 4},
     },
 }

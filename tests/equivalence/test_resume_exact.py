@@ -47,6 +47,7 @@ A2C = {
     "a2c": {"rollout_steps": 8, "rollouts_per_update": 2, "normalize_reward": True},
     "optimizer": {"name": "rmsprop", "lr": 1e-3},
     "actors": 2,
+    "envs": 8,
 }
 
 ASYNC = {
@@ -57,7 +58,8 @@ ASYNC = {
         "num_minibatches": 2,
         "entropy_coef": {"start": 0.01, "end": 0.0, "until_steps": 1500},
     },
-    "async": {"num_actors": 2, "slots_per_actor": 3, "rollouts_per_batch": 1, "max_lag": 4},
+    "async": {"num_actors": 2, "slots_per_actor": 3, "batch_envs": 4, "max_lag": 4},
+    "envs": 8,
 }
 
 
@@ -72,6 +74,7 @@ REPLAY = {
         "target_every": 20,
     },
     "replay": {"num_actors": 2},
+    "envs": 8,
 }
 R2D2 = REPLAY | {
     "algo": "r2d2",

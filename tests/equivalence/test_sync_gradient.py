@@ -21,9 +21,9 @@ from rookery.core.records import Rollout
 from rookery.core.seeding import stream
 from rookery.core.spec import Array, zeros
 from rookery.envs.make import EnvConfig
+from rookery.formations.sync import SyncConfig
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
-from rookery.programs.formations import SyncConfig
 from rookery.roles.actor import Actor
 from rookery.roles.build import batch_spec, build_actor, build_learner, build_policy, probe
 from rookery.roles.learner import Learner
@@ -57,7 +57,8 @@ def run_config(name: str, core: str, num_actors: int, num_envs: int) -> RunConfi
 
     Serial: there an environment's seeds depend on its number in the run, not on its actor.
     """
-    env = EnvConfig(id="CartPole-v1", num_envs=num_envs, max_episode_steps=15, backend="serial")
+    whole = num_actors * num_envs
+    env = EnvConfig(id="CartPole-v1", num_envs=whole, max_episode_steps=15, backend="serial")
     return RunConfig(
         env=env,
         algo=name,
@@ -73,7 +74,8 @@ class Formation:
     """Actors and a learner around a block, stepped by hand."""
 
     def __init__(self, config: RunConfig) -> None:
-        num_actors, num_envs = config.formation_config.num_actors, config.env.num_envs
+        num_actors = config.formation_config.num_actors
+        num_envs = config.env.num_envs // num_actors
         signature = probe(config.env, config.seed)
         spec = batch_spec(config, build_policy(config, signature), num_actors * num_envs)
         self.block = RolloutBlock(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rookery.cli.main import main
+from rookery.recipes.catalog import load_recipe, parse_yaml
 from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
 from tests.faults import processes as p
@@ -18,7 +19,7 @@ from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish
 pytestmark = pytest.mark.slow
 
 SMALL = (
-    "--formation", "allreduce", "--engine", "local", "--workers", "2", "--envs", "2",
+    "--formation", "allreduce", "--engine", "local", "--workers", "2", "--envs", "4",
     "--ppo.rollout_steps", "20", "--ppo.num_minibatches", "1", "--ppo.num_epochs", "1",
     "--allreduce.check_every", "5", "--log-every", "80", "--save-every", "400",
     "--eval.episodes", "0", "--stop-at", "none",
@@ -81,16 +82,18 @@ def test_an_exception_of_one_worker_stops_the_run_with_one_line(run: Path) -> No
     assert not p.everyone(run)
 
 
-def test_one_thread_carries_one_worker(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "cartpole", "--formation", "allreduce", "--workers", "2"]) != 0
-    err = capsys.readouterr().err
-    assert "engine inline is one thread and carries one worker, not 2: --engine local" in err
-    assert err.count("\n") == 1
+def test_one_thread_carries_one_worker(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--formation", "allreduce", "--workers", "2", "--steps", "1", "--eval.episodes", "0"]
+    assert main(["train", "cartpole", *words, "--run", str(tmp_path / "run")]) == 0
+    told = capfd.readouterr()
+    assert "allreduce.num_actors: 1, not 2: engine inline is one thread" in told.err + told.out
+    tree = parse_yaml((tmp_path / "run" / "config.yaml").read_text(), "config.yaml")
+    assert tree["env"]["num_envs"] == load_recipe("cartpole")["env"]["num_envs"]
 
 
 def test_workers_learn_with_memory_and_statistics(tmp_path: Path) -> None:
     flags = [
-        "--formation", "allreduce", "--engine", "local", "--workers", "2", "--envs", "4",
+        "--formation", "allreduce", "--engine", "local", "--workers", "2", "--envs", "8",
         "--policy.core", "gru", "--policy.normalize_obs", "true", "--ppo.normalize_reward", "true",
         "--ppo.num_minibatches", "2", "--allreduce.check_every", "1", "--steps", "3000",
         "--eval.episodes", "2", "--quiet", "--run", str(tmp_path / "run"),

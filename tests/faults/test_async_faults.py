@@ -19,9 +19,9 @@ from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish
 pytestmark = pytest.mark.slow
 
 SMALL = (
-    "--formation", "async", "--engine", "local", "--actors", "2", "--envs", "2",
+    "--formation", "async", "--engine", "local", "--actors", "2", "--envs", "4",
     "--log-every", "40", "--save-every", "400", "--eval.episodes", "0", "--stop-at", "none",
-    "--async.rollouts_per_batch", "1",
+    "--async.batch_envs", "2",
 )  # fmt: skip
 QUICK = ("--algo", "impala", "--impala.rollout_steps", "10")
 PRESSED = (

@@ -24,7 +24,7 @@ from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish
 pytestmark = pytest.mark.slow
 
 SMALL = (
-    "--formation", "hogwild", "--engine", "local", "--workers", "3", "--envs", "2",
+    "--formation", "hogwild", "--engine", "local", "--workers", "3", "--envs", "6",
     "--algo", "a2c", "--a2c.rollout_steps", "10", "--policy.normalize_obs", "true",
     "--log-every", "80", "--save-every", "400", "--eval.episodes", "0", "--stop-at", "none",
 )  # fmt: skip
@@ -163,7 +163,7 @@ BAD = {
     "--engine mpi": "no MPI launcher started this process",
     "--hogwild.devices [cuda:7]": "--device cuda:7",
     "--hogwild.devices [abacus]": "--device abacus",
-    "--workers 0": "hogwild.num_workers: must be at least 1",
+    "--workers 0": "hogwild.num_actors: must be at least 1",
     "--policy.torso conv1d --policy.core lstm": "conv1d needs an observation that is a sequence",
 }
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 WORLD = "tests.faults.fault_worlds:Plain"
 SMALL = (
-    "--engine", "local", "--actors", "2", "--envs", "2", "--ppo.rollout_steps", "20",
+    "--engine", "local", "--actors", "2", "--envs", "4", "--ppo.rollout_steps", "20",
     "--ppo.num_minibatches", "1", "--ppo.num_epochs", "1", "--log-every", "80",
     "--save-every", "400", "--eval.episodes", "0", "--stop-at", "none",
 )  # fmt: skip

@@ -20,7 +20,7 @@ from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish
 pytestmark = pytest.mark.slow
 
 SMALL = (
-    "--algo", "apex", "--engine", "local", "--actors", "2", "--envs", "2",
+    "--algo", "apex", "--engine", "local", "--actors", "2", "--envs", "4",
     "--log-every", "100", "--save-every", "400", "--eval.episodes", "0", "--stop-at", "none",
     "--apex.batch_size", "16", "--apex.learning_starts", "100", "--apex.capacity_steps", "2000",
     "--apex.steps_per_update", "8",
@@ -80,7 +80,7 @@ def test_a_killed_actor_is_replaced(run: Path) -> None:
 
 
 CURIOUS = (
-    "--algo", "agent57", "--engine", "local", "--actors", "2", "--envs", "2", "--log-every", "100",
+    "--algo", "agent57", "--engine", "local", "--actors", "2", "--envs", "4", "--log-every", "100",
     "--save-every", "200", "--eval.episodes", "0", "--stop-at", "none", "--agent57.length", "1",
     "--agent57.burn_in", "0", "--agent57.batch_size", "16", "--agent57.learning_starts", "100",
     "--agent57.capacity_steps", "2000", "--agent57.steps_per_update", "8",

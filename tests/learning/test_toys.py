@@ -135,8 +135,8 @@ def test_masked_actions_are_never_taken(algo: str, tmp_path: Path) -> None:
 
 QUEUED: dict[str, Any] = {
     "formation": "async",
-    "async": {"num_actors": 2, "slots_per_actor": 2, "rollouts_per_batch": 1},
-    "envs": 8,
+    "async": {"num_actors": 2, "slots_per_actor": 2, "batch_envs": 8},
+    "envs": 16,
 }
 """Under ``inline`` all slots are filled before each update: rollouts are three updates old."""
 
@@ -185,7 +185,7 @@ def test_dqn_learns_choices(changes: dict[str, Any], tmp_path: Path) -> None:
 
 def test_dueling_apex_learns_choices(tmp_path: Path) -> None:
     policy, replay = {"dueling": True}, {"num_actors": 2}
-    given: dict[str, Any] = {"policy": policy, "replay": replay, "envs": 8}
+    given: dict[str, Any] = {"policy": policy, "replay": replay, "envs": 16}
     run = learn("Mirror", tmp_path, algo="apex", steps=8_000, **given)
     assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS
 

@@ -10,13 +10,14 @@ import rookery
 from rookery.algos.impala import IMPALAConfig
 from rookery.cli.main import main
 from rookery.cli.progress import Lines
-from rookery.cli.settings import settings_from_flags
 from rookery.core.errors import UserError
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish
 from rookery.envs.make import EnvConfig
-from rookery.programs.formations import AsyncConfig, build_program
+from rookery.formations.asynchronous import AsyncConfig
+from rookery.programs.formations import build_program
 from rookery.programs.validate import validate
+from rookery.recipes.settings import settings_from_flags
 from rookery.runs.bottleneck import bottleneck
 from rookery.runs.config import RunConfig
 from rookery.runs.metrics import read_metrics
@@ -28,7 +29,7 @@ BASE = {"algo": "impala", "formation": "async"}
 
 def test_the_program() -> None:
     config = RunConfig(
-        env=EnvConfig(id="CartPole-v1", num_envs=4),
+        env=EnvConfig(id="CartPole-v1", num_envs=12),
         algo="impala",
         algo_config=IMPALAConfig(),
         formation="async",
@@ -57,13 +58,13 @@ REFUSED = {
     "--algo a2c": "use --algo impala, or --formation sync",
     "--algo impala --actors 0": "async.num_actors: must be at least 1",
     "--algo impala --async.slots_per_actor 0": "async.slots_per_actor: must be at least 1",
-    "--algo impala --async.rollouts_per_batch 0": "async.rollouts_per_batch: must be at least 1",
+    "--algo impala --async.batch_envs 0": "async.batch_envs: must be at least 1",
     "--algo impala --async.max_lag -1": "async.max_lag: must not be negative",
-    "--algo impala --impala.rollouts_per_update 2": "set async.rollouts_per_batch instead",
+    "--algo impala --impala.rollouts_per_update 2": "set async.batch_envs instead",
     "--algo impala --impala.normalize_reward true": "use impala.reward_scale",
-    "--algo impala --async.threads true --engine local": "use --engine inline",
+    "--algo impala --threads true --engine local": "use --engine inline",
     "--algo impala --impala.num_minibatches 9 --envs 4": "more than the 4 environments",
-    "--algo impala --workers 2": "unknown flag --workers",
+    "--algo impala --workers 2": "unknown flag --workers: formation async has actors",
 }
 
 
@@ -91,7 +92,7 @@ def test_a_batch_may_be_larger_than_all_slots(tmp_path: Path) -> None:
         eval={"episodes": 0},
         impala={"rollout_steps": 5},
         **BASE,
-        **{"async": {"slots_per_actor": 1, "rollouts_per_batch": 7}},
+        **{"async": {"slots_per_actor": 1, "batch_envs": 14}},
     )
     assert run.finish.updates == 3
     last = read_metrics(run.path / "metrics.jsonl")[-1]
@@ -100,11 +101,12 @@ def test_a_batch_may_be_larger_than_all_slots(tmp_path: Path) -> None:
 
 
 def test_settings_are_flags() -> None:
-    flags = BASE | {"actors": "4", "async.rollouts_per_batch": "3", "async.max_lag": "none"}
+    flags = BASE | {"actors": "4", "async.batch_envs": "6", "async.max_lag": "none"}
     config = settings_from_flags("CartPole-v1", flags)
     formation = config.formation_config
     assert isinstance(formation, AsyncConfig)
-    assert (formation.num_actors, formation.actors_in_batch, formation.max_lag) == (4, 3, None)
+    assert (formation.num_actors, formation.batch_envs, formation.max_lag) == (4, 6, None)
+    assert formation.batch_columns(config.env.num_envs) == 6
     assert config.to_tree()["async"]["slots_per_actor"] == 2
 
 
@@ -140,12 +142,12 @@ def test_steps_of_refused_rollouts_count(tmp_path: Path) -> None:
         "tests.toy_worlds:Mirror",
         run=tmp_path / "run",
         steps=800,
-        envs=2,
+        envs=4,
         log_every=1,
         eval={"episodes": 0},
         impala={"rollout_steps": 5},
         **BASE,
-        **{"async": {"num_actors": 2, "slots_per_actor": 3, "rollouts_per_batch": 1, "max_lag": 1}},
+        **{"async": {"num_actors": 2, "slots_per_actor": 3, "batch_envs": 2, "max_lag": 1}},
     )
     records = read_metrics(run.path / "metrics.jsonl")
     assert all(record["train/lag_max"] <= 1 for record in records)

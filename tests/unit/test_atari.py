@@ -18,7 +18,6 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLi
 
 import rookery
 from rookery.cli.explain import settings_help
-from rookery.cli.settings import config_from_tree, settings_from_flags, settings_from_python
 from rookery.core.errors import EnvironmentFault, UserError
 from rookery.core.seeding import seed_of
 from rookery.core.spec import Array
@@ -32,6 +31,7 @@ from rookery.envs.process import ProcessVector
 from rookery.envs.serial import SerialVector
 from rookery.envs.timeout import Deadline
 from rookery.envs.transition import BackgroundVectorEnv, StepResult, VectorEnv
+from rookery.recipes.settings import config_from_tree, settings_from_flags, settings_from_python
 
 BREAKOUT, PONG, PACMAN = (f"{name}NoFrameskip-v4" for name in ("Breakout", "Pong", "MsPacman"))
 """Five lives and FIRE; no lives; lives, no FIRE, and rewards of 10 and more."""

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rookery.cli.autotune import _fixed
 from rookery.cli.main import main
-from rookery.cli.settings import settings_from_flags, tree_of_flags
+from rookery.recipes.settings import settings_from_flags, tree_of_flags
 from rookery.roles.build import probe
 from rookery.runs.config import RunConfig
 from rookery.tune.rates import Rates, measure
@@ -26,6 +27,13 @@ def test_every_part_is_measured_alone() -> None:
     rates = measure(config, probe(config.env, config.seed), 0.05)
     assert min(rates.env, rates.acting, rates.learning) > 0
     assert rates.one_core < min(rates.env, rates.acting, rates.learning)
+
+
+def test_an_actor_is_measured_with_its_share_and_the_learner_with_its_batch() -> None:
+    flags = {"envs": "4", "actors": "4", "policy.core": "gru", "ppo.num_minibatches": "4"}
+    config = settings(flags)
+    rates = measure(config, probe(config.env, config.seed), 0.02)
+    assert min(rates.env, rates.acting, rates.learning) > 0
 
 
 def test_one_core_that_does_all_in_turn_adds_up_the_times() -> None:
@@ -59,11 +67,32 @@ def test_every_formation_is_tried_whichever_was_fastest_before() -> None:
     assert {choice.flags.get("formation") for choice in told} >= {"sync", "allreduce", "hogwild"}
 
 
+def test_another_number_of_actors_leaves_the_batch_as_it_is() -> None:
+    def fixed_envs(flags: Flags) -> RunConfig:
+        return settings(flags | {"envs": "32"})
+
+    tried: list[RunConfig] = []
+
+    def note(config: RunConfig) -> Trial:
+        tried.append(config)
+        return Trial(1.0, "")
+
+    search(fixed_envs, note, 4, lambda choice: None, {"envs"})
+    assert {config.formation_config.num_actors for config in tried} == {1, 4}
+    assert {config.env.num_envs for config in tried} == {32}
+
+
+def test_what_workers_were_given_stays() -> None:
+    assert "actors" in _fixed({"workers": "3"})
+    assert "actors" in _fixed({"hogwild.num_workers": "3"})
+    assert "actors" in _fixed({"sync.num_actors": "3"})
+
+
 def test_replay_is_tried_with_its_own_engines_and_actors() -> None:
     told: list[Choice] = []
     search(
         lambda flags: settings_from_flags("dqn-cartpole", flags),
-        lambda config: Trial(1.0 + 0.5 * (config.formation_config.num_processes == 3), ""),
+        lambda config: Trial(1.0 + 0.5 * (config.formation_config.num_actors == 3), ""),
         4,
         told.append,
     )

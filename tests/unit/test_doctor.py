@@ -17,13 +17,13 @@ import pytest
 
 from rookery.cli.doctor import narrow_lines, plain_lines, verdict
 from rookery.cli.main import main
-from rookery.cli.settings import settings_from_flags
 from rookery.doctor import limits, machine, numerics, parts, recipe, storage
 from rookery.doctor.cgroup import Cgroup
 from rookery.doctor.finding import Finding, Wanted, note, ok, problem, size, warning
 from rookery.doctor.probe import try_out
 from rookery.doctor.report import Group, Report, answer, examine
 from rookery.programs.formations import build_program
+from rookery.recipes.settings import settings_from_flags
 
 pytestmark = pytest.mark.slow
 

@@ -13,14 +13,14 @@ import torch
 from rookery.algos.dqn import BEST, DQN, TAKEN, ApeXConfig, DQNConfig, R2D2Config
 from rookery.algos.epsilon import EpsilonConfig
 from rookery.cli.main import main
-from rookery.cli.settings import settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.sequence import Sequences, StepSpec
 from rookery.core.signature import Signature
 from rookery.core.spec import ArraySpec, LeafSpec
+from rookery.doctor.replay_memory import check_replay_fits, replay_bytes, replay_note
 from rookery.nets.policy import PolicyConfig
 from rookery.nets.q_network import QNetwork, greedy, legal_values
-from rookery.roles.replay_memory import check_replay_fits, replay_bytes, replay_note
+from rookery.recipes.settings import settings_from_python
 from rookery.runs.config import RunConfig
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.cli.settings import settings_from_flags
 from rookery.core.sequence import Steps
 from rookery.core.spec import Array
 from rookery.core.tensors import Tensors
 from rookery.engines.replayed import build_explorer
 from rookery.params.flat import FlatParams
+from rookery.recipes.settings import settings_from_flags
 from rookery.roles.build import build_policy, probe
 from rookery.roles.explorer import Explorer
 from rookery.roles.replay import step_spec

@@ -11,9 +11,9 @@ import yaml
 
 from rookery.algos.dqn import DQNConfig
 from rookery.cli.main import main
-from rookery.cli.settings import config_from_tree, settings_from_flags
 from rookery.core.errors import UserError
 from rookery.recipes.marltascore import DEFAULTS, NO_COUNTERPART, translate
+from rookery.recipes.settings import config_from_tree, settings_from_flags
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from-marltascore.md"
 
@@ -81,6 +81,13 @@ def test_intervals_become_steps() -> None:
     assert tree["dqn"]["steps_per_update"] == 2.5
 
 
+def test_environments_are_those_of_all_actors() -> None:
+    found = translate({"n_actor_process": 4, "actor": {"vector_env_size": 5}}, "m.yaml")
+    assert (found.tree["version"], found.tree["env"]["num_envs"]) == (2, 20)
+    config = config_from_tree(found.tree)
+    assert (config.env.num_envs, config.formation_config.num_actors) == (20, 4)
+
+
 def test_a_synchronous_training_says_its_ratio() -> None:
     given = nested(
         {
@@ -94,6 +101,7 @@ def test_a_synchronous_training_says_its_ratio() -> None:
     assert found.tree["dqn"]["steps_per_update"] == 4.0
     assert found.tree["total_steps"] == 800
     assert found.tree["replay"] == {"num_actors": 1}
+    assert found.tree["env"]["num_envs"] == 8
     assert found.left_out == {"n_actor_process": "a synchronous training has one actor"}
 
 

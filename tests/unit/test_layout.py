@@ -177,3 +177,17 @@ def test_what_is_imported_late_is_listed_and_there() -> None:
         assert getattr(rookery, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = rookery.trian
+
+
+WALLS = {"rookery.cli": {"cli", "__main__.py"}, "rookery.doctor": {"doctor", "cli", "runs", "tune"}}
+"""Who may import a room, beside what stands in no room."""
+
+
+@pytest.mark.parametrize("room", WALLS)
+def test_walls(room: str) -> None:
+    """Nothing below the command line knows it, and no role examines the machine."""
+    alone = {"__init__.py", "training.py", "agent.py"} if room != "rookery.cli" else set()
+    for source in SOURCES:
+        if source.relative_to(PACKAGE).parts[0] not in WALLS[room] | alone:
+            asked = [name for name in imports(ast.parse(source.read_text())) if room in name]
+            assert not asked, f"{source} imports {asked}"

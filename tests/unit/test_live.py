@@ -22,7 +22,7 @@ from rookery.cli.live.plot import plot
 from rookery.cli.live.story import MOST_POINTS, Story
 from rookery.cli.live.terminal import speaks_unicode
 from rookery.cli.main import main
-from rookery.cli.settings import settings_from_flags
+from rookery.recipes.settings import settings_from_flags
 from rookery.runs.metrics import read_metrics
 from tests.faults.processes import members
 from tests.terminal import REPOSITORY, Screen, watch

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import rookery
-from rookery.cli.settings import settings_from_python
 from rookery.core.errors import UserError
 from rookery.params.flat import FlatParams
 from rookery.params.mean_weights import MeanWeights
 from rookery.programs.formations import build_program
+from rookery.recipes.settings import settings_from_python
 from rookery.runs.find import load_checkpoint
 
 

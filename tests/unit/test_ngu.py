@@ -18,7 +18,6 @@ from rookery.algos.dqn import BEST, TAKEN
 from rookery.algos.family import FamilyConfig
 from rookery.algos.ngu import BONUS, NGU, NGUConfig
 from rookery.algos.novelty import NoveltyConfig
-from rookery.cli.settings import settings_from_python
 from rookery.core.errors import UserError
 from rookery.core.sequence import Sequences, StepSpec
 from rookery.nets.policy import PolicyConfig
@@ -26,6 +25,7 @@ from rookery.nets.q_network import ARM, LAST
 from rookery.ops.q_learning import unrescale
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
+from rookery.recipes.settings import settings_from_python
 from rookery.roles.replay import step_spec
 from tests.curious import FLAT, network
 

@@ -8,7 +8,7 @@ import pytest
 
 import rookery
 from rookery.cli.main import main
-from rookery.cli.settings import settings_from_flags
+from rookery.recipes.settings import settings_from_flags
 
 pytestmark = pytest.mark.slow
 

@@ -9,12 +9,9 @@ import pytest
 from rookery.core.errors import UserError
 from rookery.engines.carries import carries
 from rookery.envs.make import EnvConfig
-from rookery.programs.formations import (
-    FormationConfig,
-    SyncConfig,
-    build_program,
-    formation_config_class,
-)
+from rookery.formations.settings import FormationConfig, formation_config_class
+from rookery.formations.sync import SyncConfig
+from rookery.programs.formations import build_program
 from rookery.programs.graph import PORTS, Edge, Link, Node, Program
 from rookery.programs.render import to_mermaid, to_text
 from rookery.programs.validate import validate
@@ -144,7 +141,7 @@ def test_a_program_as_mermaid() -> None:
 
 def config(episodes: int = 20, formation: FormationConfig | None = None) -> RunConfig:
     return RunConfig(
-        env=EnvConfig(id="CartPole-v1", num_envs=4),
+        env=EnvConfig(id="CartPole-v1", num_envs=12),
         formation_config=formation or SyncConfig(num_actors=3, learner_threads=2),
         eval=EvalConfig(episodes=episodes),
     )

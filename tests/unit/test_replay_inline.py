@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import rookery
-from rookery.cli.settings import settings_from_python
 from rookery.engines.replayed import WithReplay, build_replayed
+from rookery.recipes.settings import settings_from_python
 from rookery.roles.build import probe
 from rookery.roles.explorer import Explorer
 from rookery.runs.directory import RunDirectory
@@ -30,7 +30,9 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[..., tuple[list[Explorer], WithReplay]]:
     def build(**given: Any) -> tuple[list[Explorer], WithReplay]:
-        config = settings_from_python("CartPole-v1", SETTINGS | given)
+        actors = given.get("replay", {}).get("num_actors", 1)
+        given = SETTINGS | given | {"env": {"num_envs": actors * ENVS}}
+        config = settings_from_python("CartPole-v1", given)
         run = RunDirectory.create(tmp_path / "run", name="replay")
         signature = probe(config.env, config.seed)
         actors, learner = build_replayed(config, signature, run, start_steps=lambda replica: 0)
@@ -66,6 +68,7 @@ def test_actors_take_turns(
 def test_where_neither_side_waits_both_have_their_turn(actors: int, tmp_path: Path) -> None:
     dqn = SETTINGS["dqn"] | {"steps_per_update": None}
     given = SETTINGS | {"dqn": dqn, "replay": {"num_actors": actors}}
+    given |= {"env": {"num_envs": actors * ENVS}}
     run = rookery.train("CartPole-v1", run=tmp_path / "run", steps=300, **given)
     last = load_checkpoint(run.path, "latest").parts["learner"].data
     assert 300 <= last["steps"] <= 300 + actors * ENVS

@@ -11,19 +11,19 @@ import yaml
 
 from rookery.algos.a2c import A2CConfig
 from rookery.algos.ppo import PPOConfig
-from rookery.cli.arguments import seconds, split_words
+from rookery.cli.arguments import split_words
 from rookery.cli.explain import settings_help
-from rookery.cli.schema import Schema, describe
-from rookery.cli.settings import (
+from rookery.core.errors import UserError
+from rookery.core.schedule import LinearSchedule
+from rookery.recipes import catalog
+from rookery.recipes.catalog import load_recipe, recipe_names, resolve, seconds
+from rookery.recipes.schema import Schema, describe
+from rookery.recipes.settings import (
     config_from_tree,
     revised,
     settings_from_flags,
     settings_from_python,
 )
-from rookery.core.errors import UserError
-from rookery.core.schedule import LinearSchedule
-from rookery.recipes import catalog
-from rookery.recipes.catalog import load_recipe, recipe_names, resolve
 
 RECIPE = load_recipe("cartpole")
 

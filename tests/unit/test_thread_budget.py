@@ -44,7 +44,7 @@ def test_the_budget_of_a_recipe() -> None:
             "--allreduce.worker_threads 2",
         ),
         (
-            "algo impala formation async async.threads true actors 8",
+            "algo impala formation async threads true actors 8",
             "warning",
             "actor alone has too many",
             "--actors 2",

@@ -11,8 +11,8 @@ from rookery.core.signature import Signature
 from rookery.doctor.finding import size
 from rookery.doctor.machine import free_memory
 from rookery.envs.atari import may_be_game
+from rookery.formations.replay import ReplayConfig
 from rookery.nets.policy import Policy
-from rookery.programs.formations import ReplayConfig
 from rookery.replay.memory import PACKED, estimate_bytes
 from rookery.roles.build import build_policy
 from rookery.roles.replay import step_spec, table_config

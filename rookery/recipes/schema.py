@@ -23,14 +23,17 @@ from typing import Any, Literal, NoReturn
 from jsonargparse import ArgumentParser, set_parsing_settings
 
 from rookery.algos.algorithm import algorithm_names, block_name, config_class
-from rookery.cli.arguments import seconds
 from rookery.core.errors import UserError, naming, near_names
 from rookery.core.schedule import LinearSchedule
 from rookery.envs.make import EnvConfig
+from rookery.formations.settings import (
+    formation_block,
+    formation_config_class,
+    formation_names,
+)
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
-from rookery.programs.formations import FORMATIONS, formation_config_class
-from rookery.recipes.catalog import Tree, parse_value
+from rookery.recipes.catalog import Tree, parse_value, seconds
 from rookery.roles.evaluator import EvalConfig
 from rookery.runs.config import CheckpointConfig, EngineName, MetricsConfig, RunConfig
 from rookery.runs.supervise import SuperviseConfig
@@ -43,6 +46,7 @@ _TOP: dict[str, tuple[Any, Any, str]] = {
         "inline",
         "inline: one thread; local: a process per role; mpi: a rank per role.",
     ),
+    "threads": (bool, False, "Engine inline: each actor in a thread of its own."),
     "device": (str, "cpu", "Where policies act and learn: cpu, cuda, cuda:1 ..."),
     "seed": (int, 0, "Every random stream of the run is derived from it."),
     "total_steps": (int, 1_000_000, "Environment steps in all."),
@@ -64,6 +68,13 @@ _SECTIONS: dict[str, type[Any]] = {
 
 CHOICES = ("recipe", "algo", "formation")
 """Settings that decide which other settings there are."""
+
+_GONE = {
+    "async.rollouts_per_batch": "is async.batch_envs now and counts environments: the rollouts "
+    "times the environments of one actor",
+    "async.threads": "is threads now, without async: --threads true",
+}
+"""Settings of before, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +101,14 @@ class Schema:
 
     def __init__(self, algo: str, formation: str) -> None:
         self.algo, self.formation = algo, formation
-        self.block = block_name(algo)
-        if self.block in (*_TOP, *_SECTIONS, *CHOICES, *FORMATIONS):
-            raise UserError(
-                f"--algo: {algo} would name its settings '{self.block}', which is taken; "
-                "give the class another name"
-            )
-        blocks = {self.block: config_class(algo), formation: formation_config_class(formation)}
+        self.block, self.formation_block = block_name(algo), formation_block(formation)
+        self.formation_class = formation_config_class(formation)
+        taken = {*_TOP, *_SECTIONS, *CHOICES}
+        _check_free("--algo", algo, self.block, taken | {*formation_names(), self.formation_block})
+        if ":" in formation:
+            others = taken | {*formation_names(), *algorithm_names()}
+            _check_free("--formation", formation, self.formation_block, others)
+        blocks = {self.block: config_class(algo), self.formation_block: self.formation_class}
         self.sections: dict[str, type[Any]] = {**_SECTIONS, **blocks}
         self.blocks: dict[str, type[Any]] = {}
         """Sections and the blocks within them, as env and env.atari."""
@@ -131,13 +143,24 @@ class Schema:
         }
 
     def _replica_flags(self) -> dict[str, str]:
-        """``actors``, ``workers`` and ``learners``, whichever the formation has."""
-        known = {field.name for field in fields(formation_config_class(self.formation))}
-        return {
-            role: f"{self.formation}.num_{role}"
-            for role in ("actors", "workers", "learners")
-            if f"num_{role}" in known
-        }
+        """``actors``, ``workers`` where those act, and ``learners`` where there may be several."""
+        flags = {"actors": f"{self.formation_block}.num_actors"}
+        if self.formation_class.acting_role == "worker":
+            flags["workers"] = flags["actors"]
+        if f"{self.formation_block}.num_learners" in self.kinds:
+            flags["learners"] = f"{self.formation_block}.num_learners"
+        return flags
+
+    def _why_no_flag(self, name: str, write: Callable[[str], str]) -> str | None:
+        """What to write instead of ``workers`` or ``learners``, which other formations have."""
+        actors, works = write("actors"), self.formation_class.acting_role == "worker"
+        if name == "workers":
+            return f": formation {self.formation} has actors; use {actors}"
+        if name == "learners" and works:
+            return f": in formation {self.formation} the workers learn; use {actors}"
+        if name == "learners":
+            return f": formation {self.formation} has one learner; leave it out"
+        return None
 
     @cached_property
     def _parser(self) -> _Parser:
@@ -159,9 +182,28 @@ class Schema:
     def path_of(self, name: str) -> str | None:
         """The setting that a flag (without dashes) stands for; None if there is none."""
         head, dot, tail = name.partition(".")
-        path = self.short_flags.get(head, head) + dot + tail
+        path = self._present(self.short_flags.get(head, head) + dot + tail)
         known = path in self.kinds or path in CHOICES or self._leads_into_mapping(path)
         return path if known else None
+
+    def _present(self, path: str) -> str:
+        """``path``, by the name that it has now."""
+        before = f"{self.formation_block}.num_workers"
+        works = self.formation_class.acting_role == "worker"
+        return f"{self.formation_block}.num_actors" if works and path == before else path
+
+    def with_present_names(self, tree: Tree, where: str = "") -> Tree:
+        """``tree`` with num_actors where it has the num_workers of before."""
+        block = tree.get(self.formation_block)
+        before = f"{self.formation_block}.num_workers"
+        if self._present(before) == before or not isinstance(block, Mapping):
+            return tree
+        if "num_workers" not in block:
+            return tree
+        if "num_actors" in block:
+            raise UserError(f"{where}{before}: is num_actors now, which is there too; leave one")
+        renamed = {"num_actors" if key == "num_workers" else key: block[key] for key in block}
+        return tree | {self.formation_block: renamed}
 
     def _leads_into_mapping(self, path: str) -> bool:
         """Whether ``path`` is an entry of a mapping, as env.kwargs.x or optimizer.lr.start."""
@@ -170,8 +212,12 @@ class Schema:
 
     def hint(self, name: str, write: Callable[[str], str] = str) -> str:
         """What someone may have meant who wrote the unknown ``name``, as ``write`` writes it."""
+        if name in _GONE:
+            return f": it {_GONE[name]}"
+        if instead := self._why_no_flag(name, write):
+            return instead
         section = name.partition(".")[0]
-        if section in (*algorithm_names(), *FORMATIONS) and section not in self.sections:
+        if section in (*algorithm_names(), *formation_names()) and section not in self.sections:
             kind = "algo" if section in algorithm_names() else "formation"
             return f": this run uses {kind} {getattr(self, kind)}; choose {kind} {section} for it"
         known = [write(known) for known in (*self.short_flags, *self.kinds, *CHOICES)]
@@ -222,16 +268,16 @@ class Schema:
         """The configuration that ``tree`` describes; every value is checked."""
         if not (tree.get("env") or {}).get("id"):
             raise UserError("env.id is missing: name a recipe or an environment, or set env.id")
-        plain = {key: value for key, value in tree.items() if key not in CHOICES}
+        plain = {key: value for key, value in tree.items() if key not in (*CHOICES, "version")}
         self._check_schedules(plain)
-        with naming(algo=self.block, formation=self.formation):
+        with naming(algo=self.block, formation=self.formation_block):
             values = self._instances(plain)
             return RunConfig(
                 recipe=str(tree.get("recipe") or ""),
                 algo=self.algo,
                 formation=self.formation,
                 algo_config=values.pop(self.block),
-                formation_config=values.pop(self.formation),
+                formation_config=values.pop(self.formation_block),
                 **values,
             )
 
@@ -287,7 +333,8 @@ class Schema:
 
 def drop_other_blocks(tree: Tree, algo: str, formation: str) -> Tree:
     """``tree`` without the blocks of algorithms and formations that were not chosen."""
-    others = {*algorithm_names(), *FORMATIONS} - {block_name(algo), formation}
+    chosen = {block_name(algo), formation_block(formation)}
+    others = {*algorithm_names(), *formation_names()} - chosen
     return {key: value for key, value in tree.items() if key not in others}
 
 
@@ -322,7 +369,17 @@ _WORDS: dict[Any, str] = {
 }
 
 
+def _check_free(flag: str, name: str, block: str, taken: set[str]) -> None:
+    if block in taken:
+        raise UserError(
+            f"{flag}: {name} would name its settings '{block}', which is taken; "
+            "give the class another name"
+        )
+
+
 def _unknown(where: str, path: str, known: list[str]) -> UserError:
+    if path in _GONE:
+        return UserError(f"{where}{path}: {_GONE[path]}")
     hint = near_names(path, known) or "; see `rookery train RECIPE --print_config`"
     return UserError(f"{where}{path}: unknown setting{hint}")
 

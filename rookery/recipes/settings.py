@@ -1,7 +1,7 @@
 """From a recipe, files, flags and Python arguments to a :class:`~rookery.runs.config.RunConfig`.
 
 Precedence: recipe < ``--config`` < flags (or Python arguments). The recipe is resolved first; its
-algorithm and formation decide which settings there are (:mod:`rookery.cli.schema`).
+algorithm and formation decide which settings there are (:mod:`rookery.recipes.schema`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 import gymnasium as gym
 
 from rookery.algos.algorithm import usual_formation
-from rookery.cli.schema import CHOICES, Schema, as_flag, drop_other_blocks
 from rookery.core.errors import UserError, near_names
 from rookery.envs.make import EnvConfig, register_callable
+from rookery.formations.settings import formation_block
 from rookery.recipes.catalog import Tree, lay_over, load_config_file, load_recipe, recipe_names
 from rookery.recipes.catalog import resolve as resolve_recipe
-from rookery.runs.config import RunConfig
+from rookery.recipes.schema import CHOICES, Schema, as_flag, drop_other_blocks
+from rookery.recipes.upgrade import upgraded
+from rookery.runs.config import VERSION, RunConfig
 
 
 def settings_from_flags(what: str | None, flags: Mapping[str, str]) -> RunConfig:
@@ -31,7 +33,7 @@ def settings_from_flags(what: str | None, flags: Mapping[str, str]) -> RunConfig
             "train what? give a recipe (`rookery recipes`), an environment id, module:factory, "
             "or --config FILE"
         )
-    over = load_config_file(Path(file)) if file is not None else {}
+    over = _file_tree(file)
     tree, schema = _base(_named_tree(what), over, given, f"--config {file}: ")
     return schema.build(_with_flags(schema, tree, given))
 
@@ -42,11 +44,15 @@ def tree_of_flags(config: RunConfig, flags: Mapping[str, str]) -> Tree:
     One of them may be ``config``: what that file says is part of it.
     """
     schema, given = Schema(config.algo, config.formation), dict(flags)
-    file = given.pop("config", None)
-    over = resolve_recipe(load_config_file(Path(file)), config.formation) if file else {}
-    over = drop_other_blocks(over, config.algo, config.formation)
+    over = resolve_recipe(_file_tree(given.pop("config", None)), schema.formation_block)
+    over = schema.with_present_names(drop_other_blocks(over, config.algo, config.formation))
     chosen = {name: getattr(config, name) for name in CHOICES if name in given or name in over}
-    return chosen | _with_flags(schema, over, given) | chosen
+    return {"version": VERSION} | chosen | _with_flags(schema, over, given) | chosen
+
+
+def _file_tree(file: str | None) -> Tree:
+    """What the file of ``--config`` says, if one was given."""
+    return upgraded(load_config_file(Path(file)), f"--config {file}") if file is not None else {}
 
 
 def settings_from_python(what: str | Callable[..., Any], given: Mapping[str, Any]) -> RunConfig:
@@ -84,9 +90,9 @@ def revised_env(env: EnvConfig, given: Tree) -> EnvConfig:
     return settings_from_python(env.id, {"env": lay_over(asdict(env), given)}).env
 
 
-def config_from_tree(tree: Tree) -> RunConfig:
-    """A configuration from nested plain data, such as a run's own config.yaml."""
-    tree, schema = _base({}, tree, {}, "config.yaml: ")
+def config_from_tree(tree: Tree, where: str = "config.yaml") -> RunConfig:
+    """A configuration from nested plain data, such as a run's own config.yaml; ``where`` it is."""
+    tree, schema = _base({}, upgraded(tree, where), {}, f"{where}: ")
     return schema.build(tree)
 
 
@@ -121,14 +127,21 @@ def _base(tree: Tree, over: Tree, chosen: Mapping[str, Any], where: str) -> tupl
     if not formation:
         algo = next((str(s["algo"]) for s in sources if s.get("algo")), "ppo")
         formation = usual_formation(algo)
-    over = resolve_recipe(over, formation)
-    merged = lay_over(resolve_recipe(tree, formation), over) | {"formation": formation}
-    algo = str(chosen.get("algo") or merged.get("algo") or "ppo")
-    schema = Schema(algo, formation)
+    algo = str(chosen.get("algo") or _algo_of(tree, over, formation) or "ppo")
+    schema, recipe = Schema(algo, formation), f"recipe {tree.get('recipe')}: "
+    over = schema.with_present_names(resolve_recipe(over, schema.formation_block), where)
+    tree = schema.with_present_names(resolve_recipe(tree, schema.formation_block), recipe)
+    merged = lay_over(tree, over) | {"formation": formation}
     schema.check_keys(drop_other_blocks(over, algo, formation), where)
     merged = drop_other_blocks(merged, algo, formation)
-    schema.check_keys(merged, f"recipe {tree.get('recipe')}: ")
+    schema.check_keys(merged, recipe)
     return merged, schema
+
+
+def _algo_of(tree: Tree, over: Tree, formation: str) -> Any:
+    """The algorithm that a recipe and what is laid over it name for ``formation``."""
+    block = formation_block(formation)
+    return lay_over(resolve_recipe(tree, block), resolve_recipe(over, block)).get("algo")
 
 
 def _with_flags(schema: Schema, tree: Tree, flags: Mapping[str, str]) -> Tree:
@@ -145,8 +158,9 @@ def _with_arguments(schema: Schema, tree: Tree, given: Mapping[str, Any]) -> Tre
     for name, value in given.items():
         path = _not_a_recipe(schema.path_of(name))
         if name in schema.sections:
-            schema.check_keys({name: value})
-            tree = lay_over(tree, {name: value})
+            section = schema.with_present_names({name: value})
+            schema.check_keys(section)
+            tree = lay_over(tree, section)
         elif path is None:
             raise UserError(f"unknown setting '{name}'{schema.hint(name)}")
         elif path not in CHOICES:
