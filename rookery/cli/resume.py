@@ -17,6 +17,7 @@ FLAGS = {
     "time_limit": "TIME: new total of training time, such as 90s, 15m or 2h",
     "stop_at": "SCORE|none: new score to stop at; needed to go on with a solved run",
     "engine": "inline, local or mpi",
+    "threads": "true|false: under engine inline, each actor in a thread of its own",
     "actors": "N: how many act, and share the environments of the run",
     "workers": "N: the same, in formations allreduce and hogwild",
     "learners": "N: number of learners (formation replay)",

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
+from rookery.cli.resume import FLAGS
 from rookery.cli.resume import main as resume_main
 from rookery.core.errors import UserError
 from rookery.formations.settings import FormationConfig, formation_names
@@ -207,6 +208,14 @@ def test_resume_names_no_flag_that_has_nothing_to_do_with_it(tmp_path: Path) -> 
     config = config_of("sync")
     with pytest.raises(UserError, match="--workers: formation sync has actors; use --actors"):
         revised_by_flags(config, {"workers": "2"})
+
+
+def test_a_run_of_threads_may_go_on_in_processes() -> None:
+    config = config_of("async", threads="true")
+    with pytest.raises(UserError, match="--threads: engine local has a process for each actor"):
+        revised_by_flags(config, {"engine": "local"})
+    assert not revised_by_flags(config, {"engine": "local", "threads": "false"}).threads
+    assert "threads" in FLAGS
 
 
 def test_python_says_it_in_its_own_words() -> None:
