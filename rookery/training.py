@@ -19,26 +19,24 @@ from typing import Any
 
 import yaml
 
-from rookery.algos.algorithm import build_algorithm
 from rookery.core.errors import UserError
 from rookery.core.signature import Signature
 from rookery.doctor.precision import computable, faster_precision, why_not_bf16
 from rookery.doctor.replay_memory import check_replay_fits, replay_note
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
-from rookery.engines.nursery import nursery_for
+from rookery.engines.fork_server import fork_server_for
 from rookery.envs.make import is_callable_id
 from rookery.nets.encoder import Encoder
 from rookery.nets.policy import Policy
-from rookery.programs.formations import build_program
+from rookery.programs.plan import Plan, compute_threads, probe
 from rookery.programs.validate import validate
 from rookery.recipes.settings import revised, revised_env, settings_from_python
-from rookery.roles.build import build_policy, compute_threads, probe
 from rookery.roles.evaluator import evaluate as evaluate_policy
 from rookery.roles.learner import load_weights
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.checkpoint_files import MANIFEST, Checkpoint
-from rookery.runs.config import RunConfig
+from rookery.runs.config import RunConfig, divided
 from rookery.runs.directory import RunDirectory, RunState
 from rookery.runs.elsewhere import moved, other_game
 from rookery.runs.find import load_checkpoint
@@ -55,7 +53,7 @@ Callback = Callable[[dict[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run on disk and how its last sitting ended."""
+    """A run on disk and how its last session ended."""
 
     path: Path
     finish: Finish
@@ -196,22 +194,22 @@ def start_run(
 ) -> Run:
     """A new run directory, trained to its end. Whatever can be refused is, before it exists."""
     start = starting_weights(init_from) if init_from is not None else None
-    with nursery_for(config.engine) as nursery:
-        signature = check(config, start)
-        config = with_precision(config, signature)
+    config = _divided(config, say)
+    with fork_server_for(config.engine) as server:
+        plan = check(config, start)
+        config = plan.config
         directory = RunDirectory.create(path, name=config.name or config.recipe or config.env.id)
-        if (note := replay_note(config, signature)) is not None:
+        if (note := replay_note(plan)) is not None:
             say(note)
         announce(directory)
         job = Job(
-            config,
+            plan,
             directory,
             callbacks or Callbacks(),
             init_from=start,
-            signature=signature,
-            nursery=nursery,
+            fork_server=server,
         )
-        return _sitting(job)
+        return _session(job)
 
 
 def continue_run(
@@ -223,7 +221,7 @@ def continue_run(
     announce: Callable[[RunDirectory, Checkpoint], None] = lambda run, checkpoint: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Run:
-    """Another sitting of an existing run; ``new_goal``: the score to stop at was given anew."""
+    """Another session of an existing run; ``new_goal``: the score to stop at was given anew."""
     checkpoint = saved.load()
     settled = saved.settled(config, checkpoint, new_goal)
     if settled is not None:
@@ -233,24 +231,26 @@ def continue_run(
     if config.device == "cpu":
         policy = computable(config.policy, saved.directory.path.name)
         config = replace(config, policy=policy)
-    with nursery_for(config.engine) as nursery:
-        signature = check(config)
-        if (note := replay_note(config, signature)) is not None:
+    config = _divided(config, say)
+    with fork_server_for(config.engine) as server:
+        plan = check(config)
+        if (note := replay_note(plan)) is not None:
             say(note)
         announce(saved.directory, checkpoint)
-        job = Job(
-            config,
-            saved.directory,
-            callbacks,
-            resume=checkpoint,
-            signature=signature,
-            nursery=nursery,
-        )
-        return _sitting(job)
+        job = Job(plan, saved.directory, callbacks, resume=checkpoint, fork_server=server)
+        return _session(job)
 
 
-def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
-    """Refuse what cannot run, before anything is written; what the environment shows and takes."""
+def _divided(config: RunConfig, say: Callable[[str], None]) -> RunConfig:
+    """``config`` with environments that those who act can share, said if that changed it."""
+    config, note = divided(config)
+    if note is not None:
+        say(note)
+    return config
+
+
+def check(config: RunConfig, start: Checkpoint | None = None) -> Plan:
+    """Refuse what cannot run, before anything is written; the plan of what can."""
     if config.engine != "inline" and is_callable_id(config.env.id):
         raise UserError(
             f"engine {config.engine} starts other processes, which cannot see a Python callable: "
@@ -258,16 +258,14 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Signature:
         )
     for sink in config.metrics.sinks:
         check_sink_there(sink)
-    validate(build_program(config), config.engine, carries(config.engine))
     signature = probe(config.env, config.seed)
-    policy = build_policy(config, signature)
-    build_algorithm(
-        config.algo, config.algo_config, recurrent=policy.recurrent, device=policy.device
-    )
-    check_replay_fits(config, policy)
+    plan = Plan.of(with_precision(config, signature), signature)
+    plan.device()
+    validate(plan.program(), config.engine, carries(config.engine))
+    check_replay_fits(plan)
     if start is not None:
-        _check_start(start, policy, config)
-    return signature
+        _check_start(start, plan.policy(), config)
+    return plan
 
 
 def with_precision(config: RunConfig, signature: Signature) -> RunConfig:
@@ -307,8 +305,8 @@ def _check_start(start: Checkpoint, policy: Policy, config: RunConfig) -> None:
         _LOG.warning("--init-from %s: its weights are of another game (%s)", start.path, other)
 
 
-def _sitting(job: Job) -> Run:
-    run, config = job.run, job.config
+def _session(job: Job) -> Run:
+    run, config = job.run, job.plan.config
     with run.lock():
         run.write_config(yaml.safe_dump(config.to_tree(), sort_keys=False))
         run.write_meta({"seed": config.seed, "recipe": config.recipe, "tags": list(config.tags)})
@@ -327,7 +325,7 @@ def _sitting(job: Job) -> Run:
 
 
 def _steps_recorded(job: Job) -> int:
-    """How far a sitting came that did not end well."""
+    """How far a session came that did not end well."""
     start = job.resume.steps if job.resume else 0
     with contextlib.suppress(OSError, UserError):
         last = read_metrics(job.run.metrics_path)[-1:]

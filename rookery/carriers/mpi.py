@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 from rookery.core.errors import UserError
-from rookery.core.spec import Array
+from rookery.core.group import Waiting
+from rookery.core.ports import Relay
+from rookery.core.spec import Array, Arrays, ArraySpec
 
 FIRST_PAUSE_SECS = 20e-6
 
@@ -35,8 +37,10 @@ class Patience(NamedTuple):
 
 ALONE_ON_A_CORE = Patience(5e-3, 5e-4)
 CROWDED = Patience(2e-4, 1e-3)
-ROLLOUT, HEART = 1, 2
-"""Tags of messages."""
+FRAME, WORD = 1, 2
+"""Tags of messages: frames of relays; what rank 0 tells each of the others."""
+_LINE = 64
+"""Arrays in a frame begin at multiples of it."""
 
 
 class Seat(NamedTuple):
@@ -58,7 +62,6 @@ class World:
         """Called while waiting."""
         self.patience = CROWDED
         self.waited_secs = 0.0
-        self._beat = np.zeros(1)
         self.seats = [
             Seat(rank, int(pid), host)
             for rank, (pid, _, host) in enumerate(
@@ -76,12 +79,12 @@ class World:
     def wait(self, *requests: Any) -> None:
         """Until all requests are done, sleeping between looks."""
         begun = time.monotonic()
-        pauses = self._pauses()
+        pauses = self.pauses()
         while not self.mpi.Request.Testall(list(requests)):
             next(pauses)
         self.waited_secs += time.monotonic() - begun
 
-    def _pauses(self) -> Iterator[None]:
+    def pauses(self) -> Iterator[None]:
         """What happens between two looks of one wait."""
         begun, pause = time.monotonic(), FIRST_PAUSE_SECS
         while time.monotonic() - begun < self.patience.asking_secs:
@@ -98,28 +101,15 @@ class World:
         """Rank 0's ``buffer`` to all."""
         self.wait(self.comm.Ibcast(buffer, root=0))
 
-    def send(self, buffer: Array) -> None:
-        """``buffer`` to rank 0."""
-        self.wait(self.comm.Isend(buffer, dest=0, tag=ROLLOUT))
-
-    def receive(self, buffers: dict[int, Array]) -> dict[int, float]:
-        """From each rank its buffer; seconds until each had come."""
-        begun = time.monotonic()
-        arrived: dict[int, float] = {}
-        left = {
-            rank: self.comm.Irecv(buffer, source=rank, tag=ROLLOUT)
-            for rank, buffer in buffers.items()
-        }
-        pauses = self._pauses()
-        while left:
-            here = [rank for rank, request in left.items() if request.Test()]
-            for rank in here:
-                del left[rank]
-                arrived[rank] = time.monotonic() - begun
-            if left and not here:
-                next(pauses)
-        self.waited_secs += time.monotonic() - begun
-        return arrived
+    def share_bytes(self, data: bytes) -> bytes:
+        """Rank 0's ``data`` at every rank."""
+        size = np.array([len(data)], np.int64)
+        self.share(size)
+        buffer = np.zeros(size[0], np.uint8)
+        if self.rank == 0:
+            buffer[:] = np.frombuffer(data, np.uint8)
+        self.share(buffer)
+        return buffer.tobytes()
 
     def gather_text(self, text: str, num_bytes: int = 512) -> list[str]:
         """What every rank says, at every rank."""
@@ -130,22 +120,22 @@ class World:
         self.wait(self.comm.Iallgather(mine, rows))
         return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
-    def beat(self) -> None:
-        """Tell rank 0 that this rank lives."""
-        self.comm.Isend(self._beat, dest=0, tag=HEART).Free()
+    def tell(self, word: int) -> None:
+        """One number from rank 0 to all others."""
+        told = np.array([word], np.int64)
+        self.wait(*[self.comm.Isend(told, dest=rank, tag=WORD) for rank in range(1, self.size)])
 
-    def heard(self) -> list[int]:
-        """Ranks that have told so since the last call (at rank 0)."""
-        ranks, status, cell = [], self.mpi.Status(), np.zeros(1)
-        while self.comm.Iprobe(source=self.mpi.ANY_SOURCE, tag=HEART, status=status):
-            self.comm.Recv(cell, source=status.Get_source(), tag=HEART)
-            ranks.append(status.Get_source())
-        return ranks
+    def told(self) -> int | None:
+        """What rank 0 has told, if it has."""
+        if not self.comm.Iprobe(source=0, tag=WORD):
+            return None
+        word = np.zeros(1, np.int64)
+        self.comm.Recv(word, source=0, tag=WORD)
+        return int(word[0])
 
     def leave(self) -> None:
         """End MPI, all ranks together: a launcher kills whoever is left when one of them fails."""
         self.wait(self.comm.Ibarrier())
-        self.heard()  # what was told and never asked for; MPI does not end with it in the air
         self.mpi.Finalize()
 
     def abort(self, code: int) -> None:
@@ -153,31 +143,149 @@ class World:
         self.comm.Abort(code)
 
 
-class MpiGroup:
-    """A :class:`~rookery.core.group.Group` of all ranks."""
+class MpiWakeup:
+    """Moves frames while a role waits."""
+
+    def __init__(self, world: World, bridge: Bridge) -> None:
+        self.world, self.bridge = world, bridge
+
+    def notify(self) -> None:
+        """What was written is sent at the next look."""
+
+    def wait(self, timeout_secs: float) -> None:
+        """Until a frame has come, at most ``timeout_secs``."""
+        deadline = time.monotonic() + timeout_secs
+        for _ in self.world.pauses():
+            if self.bridge.pump() or time.monotonic() >= deadline:
+                return
+
+
+class Bridge:
+    """Carries the frames of relays between ranks, those of two ranks in order.
+
+    Cells go first, so that whoever is let go on finds the newest weights.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.rank, self.size = world.rank, world.size
+        self._relays: dict[int, tuple[Relay, int]] = {}
+        self._order: list[int] = []
+        self._buffers: dict[int, Array] = {}
+        self._sending: list[tuple[Any, Array]] = []
+        self._spare: dict[int, list[Array]] = {}
+
+    def add(self, number: int, relay: Relay, rank: int, *, first: bool) -> None:
+        """Carry what ``relay`` exchanges with the one of the same ``number`` at ``rank``."""
+        self._relays[number] = (relay, rank)
+        self._order.insert(0 if first else len(self._order), number)
+
+    def pump(self) -> bool:
+        """Send and receive all that can be now; whether anything came."""
+        came = self._receive()
+        for number in self._order:
+            relay, rank = self._relays[number]
+            while (frame := relay.next()) is not None:
+                self._send(rank, number, relay.sends, frame)
+        self._reap()
+        return came
+
+    def _receive(self) -> bool:
+        mpi, status, came = self.world.mpi, self.world.mpi.Status(), False
+        while (message := self.world.comm.Improbe(mpi.ANY_SOURCE, FRAME, status)) is not None:
+            size = status.Get_count(mpi.BYTE)
+            buffer = self._buffers.get(size)
+            if buffer is None:
+                buffer = self._buffers[size] = np.empty(size, np.uint8)
+            message.Recv([buffer, mpi.BYTE])
+            number, mask = buffer[:16].view(np.int64).tolist()
+            if number in self._relays:
+                relay, _ = self._relays[number]
+                relay.accept(_unpacked(relay.receives, mask, buffer))
+            came = True
+        return came
+
+    def _send(self, rank: int, number: int, specs: Mapping[str, ArraySpec], frame: Arrays) -> None:
+        mask = sum(1 << bit for bit, name in enumerate(specs) if name in frame)
+        size = _LINE + sum(_padded(spec) for name, spec in specs.items() if name in frame)
+        spare = self._spare.get(size)
+        buffer = spare.pop() if spare else np.empty(size, np.uint8)
+        buffer[:16].view(np.int64)[:] = number, mask
+        for name, part in _unpacked(specs, mask, buffer).items():
+            part[...] = frame[name]
+        request = self.world.comm.Isend([buffer, self.world.mpi.BYTE], dest=rank, tag=FRAME)
+        self._sending.append((request, buffer))
+
+    def _reap(self) -> None:
+        """Take back the memory of what was sent."""
+        left = []
+        for request, buffer in self._sending:
+            if request.Test():
+                self._spare.setdefault(len(buffer), []).append(buffer)
+            else:
+                left.append((request, buffer))
+        self._sending = left
+
+    def close(self) -> None:
+        """Send nothing more, and receive until all that was sent has come somewhere."""
+        self._relays.clear()
+        self._order.clear()
+        pauses = self.world.pauses()
+        while self._sending:
+            self._receive()
+            self._reap()
+            next(pauses)
+        barrier = self.world.comm.Ibarrier()
+        while not barrier.Test():
+            self._receive()
+            next(pauses)
+        self._receive()
+
+
+def _padded(spec: ArraySpec) -> int:
+    return -(-spec.num_bytes // _LINE) * _LINE
+
+
+def _unpacked(specs: Mapping[str, ArraySpec], mask: int, buffer: Array) -> Arrays:
+    """The arrays of ``specs`` that ``mask`` names, as they lie in ``buffer`` after its header."""
+    found: Arrays = {}
+    start = _LINE
+    for bit, (name, spec) in enumerate(specs.items()):
+        if mask >> bit & 1:
+            part = buffer[start : start + spec.num_bytes]
+            found[name] = part.view(spec.dtype).reshape(spec.shape)
+            start += _padded(spec)
+    return found
+
+
+class MpiGroup:
+    """A :class:`~rookery.core.group.Group` of the ranks of ``comm``."""
+
+    def __init__(self, world: World, comm: Any) -> None:
+        self.world, self.comm = world, comm
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.waiting: Waiting = contextlib.nullcontext
+
+    def _wait(self, request: Any) -> None:
+        with self.waiting():
+            self.world.wait(request)
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Add up over all ranks."""
         values = tensor.detach().cpu().reshape(-1).numpy()
         total = np.empty_like(values)
-        self.world.wait(self.world.comm.Iallreduce(values, total, op=self.world.mpi.SUM))
+        self._wait(self.comm.Iallreduce(values, total, op=self.world.mpi.SUM))
         with torch.no_grad():
             return tensor.copy_(torch.from_numpy(total).view(tensor.shape))
 
     def gather(self, rows: Array) -> list[Array]:
         """Rows of all ranks, at the first."""
-        world = self.world
         mine = np.ascontiguousarray(rows, dtype=np.float64)
         counts = np.zeros(self.size, np.int64)
-        world.wait(world.comm.Iallgather(np.array([mine.size], np.int64), counts))
+        self._wait(self.comm.Iallgather(np.array([mine.size], np.int64), counts))
         ends = np.cumsum(counts)
         everything = np.empty(int(ends[-1]) if self.rank == 0 else 0)
-        places = None if self.rank else [everything, counts, ends - counts, world.mpi.DOUBLE]
-        world.wait(world.comm.Igatherv(mine, places, root=0))
+        places = None if self.rank else [everything, counts, ends - counts, self.world.mpi.DOUBLE]
+        self._wait(self.comm.Igatherv(mine, places, root=0))
         if self.rank:
             return []
         parts = np.split(everything, ends[:-1])
@@ -186,7 +294,7 @@ class MpiGroup:
     def first(self, values: Array) -> Array:
         """Rank 0's values."""
         shared = np.array(values, dtype=np.float64)
-        self.world.share(shared)
+        self._wait(self.comm.Ibcast(shared, root=0))
         return shared
 
 

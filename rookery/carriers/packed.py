@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rookery.core.spec import Arrays, ArraySpec
 from rookery.carriers.shared_memory import layout
+from rookery.core.spec import Arrays, ArraySpec
 
 
 class Packed:

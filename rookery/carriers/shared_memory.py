@@ -3,10 +3,10 @@
 The memory is an anonymous file (memfd): it is passed to children by its descriptor and is gone when
 the last process that holds it is gone, however that process ends.
 
-**Order of stores.** Everything in ``transport/`` and ``params/`` that works without a lock writes its
-data first and then a count, a flag or a sequence number that says so, and reads in the opposite
-order. That is right on processors that keep the order of stores and of loads, as x86-64 does; others
-would need fences, which Python does not offer. So memory is shared only there.
+**Order of stores.** Everything in ``transport/`` and ``params/`` that works without a lock writes
+its data first and then a count, a flag or a sequence number that says so, and reads in the opposite
+order. That is right on processors that keep the order of stores and of loads, as x86-64 does;
+others would need fences, which Python does not offer. So memory is shared only there.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _fixed(given: Flags) -> set[str]:
 
 def _rates(config: RunConfig, secs: float) -> Rates:
     """What each part can do alone, told."""
-    from rookery.roles.build import probe
+    from rookery.programs.plan import probe
     from rookery.training import with_precision
     from rookery.tune.rates import measure
 

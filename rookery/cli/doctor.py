@@ -66,12 +66,16 @@ def _wanted(words: Words) -> Wanted:
                 f"--{flag}: settings need a recipe, as in `{PROG} cartpole --{flag} ...`"
             )
         return Wanted(where=where)
-    from rookery.programs.formations import build_program
+    from rookery.programs.plan import Plan
     from rookery.recipes.settings import settings_from_flags
     from rookery.runs.config import divided
 
     config, _ = divided(settings_from_flags(what, words.flags))
-    return Wanted(where=where, nodes=build_program(config).nodes, config=config)
+    try:
+        nodes = Plan.of(config).program().nodes
+    except UserError:  # the check of the recipe will say so
+        nodes = ()
+    return Wanted(where=where, nodes=nodes, config=config)
 
 
 def plain_lines(report: Report) -> list[str]:

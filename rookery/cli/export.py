@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     out: Path = args.out
     check_out(out, SUFFIXES, force=args.force)
     from rookery.exports.files import check_packages, export
-    from rookery.roles.build import compute_threads
+    from rookery.programs.plan import compute_threads
     from rookery.runs.atomic import write_atomic, writing
     from rookery.runs.trained import find_trained
 

@@ -1,7 +1,7 @@
 """A head start for the processes of a run, while this one still imports what it needs itself.
 
 The words of the command tell well enough whether there will be any. It is a guess: settings are
-read and checked later, and a nursery that nobody took up is ended.
+read and checked later, and a fork server that nobody took up is ended.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rookery.cli.arguments import HELP, Words, split_words
 from rookery.core.errors import UserError
+from rookery.engines.fork_server import head_start
 from rookery.engines.launcher import launch_of
-from rookery.engines.nursery import head_start
 
 _WITHOUT_RUN = {HELP, "print_config"}
 """Switches of commands that start nothing."""
@@ -21,7 +21,7 @@ _WITHOUT_RUN = {HELP, "print_config"}
 
 @contextlib.contextmanager
 def head_start_of(command: str, argv: Sequence[str]) -> Iterator[None]:
-    """Within the block, a nursery is made ready if ``command`` will want one."""
+    """Within the block, a fork server is made ready if ``command`` will want one."""
     if command in ("train", "resume") and _engine(command, argv) == "local":
         with head_start():
             yield

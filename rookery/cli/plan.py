@@ -29,14 +29,13 @@ def main(argv: list[str]) -> int:
     if note is not None:
         print(note, file=sys.stderr)
     from rookery.engines.carries import carries
-    from rookery.programs.formations import build_program
+    from rookery.programs.plan import Plan
     from rookery.programs.render import to_mermaid, to_text
     from rookery.programs.validate import validate
 
-    program = build_program(config)
-    links = carries(config.engine)
+    plan, links = Plan.of(config), carries(config.engine)
+    program = plan.program()
     validate(program, config.engine, links)
-    program = program.with_links(links)
     mermaid = "mermaid" in words.switches
-    print(to_mermaid(program) if mermaid else to_text(program, config.engine), end="")
+    print(to_mermaid(program, links) if mermaid else to_text(program, plan, links), end="")
     return 0

@@ -20,7 +20,7 @@ from rookery.cli.progress import Lines
 from rookery.cli.side_by_side import Child, run_all
 from rookery.core.errors import RunFailed, UserError
 from rookery.doctor.machine import usable_cores
-from rookery.programs.formations import build_program
+from rookery.programs.plan import Plan
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.config import RunConfig, divided
 from rookery.runs.directory import RunDirectory
@@ -64,11 +64,11 @@ def train_seeds(
 ) -> int:
     """Train every seed, then show how each ended and draw them together; the exit code."""
     from rookery.runs.start import starting_weights
-    from rookery.training import check, with_precision
+    from rookery.training import check
 
-    signature = check(config, starting_weights(init_from) if init_from is not None else None)
+    plan = check(config, starting_weights(init_from) if init_from is not None else None)
     # Tried once, before the seeds keep the machine busy: all are to compute alike.
-    precision = with_precision(config, signature).policy.precision
+    precision = plan.config.policy.precision
     at_once = min(seeds.jobs or jobs_that_fit(config), seeds.num)
     group = RunDirectory.create(path, name=config.name or config.recipe or config.env.id)
     lines = Lines(quiet="quiet" in words.switches)
@@ -95,7 +95,7 @@ def jobs_that_fit(config: RunConfig) -> int:
 def cores_needed(config: RunConfig) -> int:
     """Compute threads that one run keeps busy."""
     config, _ = divided(config)
-    nodes = [node for node in build_program(config).nodes if node.busy]
+    nodes = [node for node in Plan.of(config).program().nodes if node.busy]
     stepping = config.env.num_workers if config.env.backend == "process" else 1
     threads = {node.name: node.num_threads for node in nodes}
     acts = config.formation_config.acting_role  # waits for the processes that step its environments

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from rookery.core.spec import Array
 
-
 Waiting = Callable[[], AbstractContextManager[None]]
 
 

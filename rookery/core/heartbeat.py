@@ -1,7 +1,7 @@
 """A role's heartbeat: where its time goes, and since when it has been inside an environment.
 
-The numbers live in an array that an engine may place in shared memory, so whoever supervises sees an
-environment that hangs, and metrics tell each role's share of waiting.
+The numbers live in an array that an engine may place in shared memory, so whoever supervises sees
+an environment that hangs, and metrics tell each role's share of waiting.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ TICK_SECS = 1.0
 class Heartbeat:
     """Timestamps (monotonic, comparable between processes) and sums of seconds."""
 
-    def __init__(
-        self, cells: Array | None = None, tick: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, cells: Array | None = None, tick: Callable[[], None] = lambda: None) -> None:
         """``tick`` is called about once a second while environments are stepped."""
         self.cells = np.zeros(SIZE, np.float64) if cells is None else cells
         self.cells[:] = 0.0

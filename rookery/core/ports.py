@@ -2,8 +2,8 @@
 
 Roles hold ends of ports; engines decide what carries them. Verbs are fixed: an actor *puts*
 rollouts and steps, a learner *samples* them and *publishes* weights, an actor *gets* weights.
-Nothing here blocks: where something is not there yet, ``can_*`` says so and ``wait`` sleeps until it
-might be, so that one thread can run every role in turn.
+Nothing here blocks: where something is not there yet, ``can_*`` says so and ``wait`` sleeps until
+it might be, so that one thread can run every role in turn.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Wakeup(Protocol):
 
 
 class InTurn:
-    """The wake-up of roles that take turns in one thread: nobody moves meanwhile, so none sleeps."""
+    """The wake-up of roles that take turns in one thread: nobody moves meanwhile."""
 
     def notify(self) -> None:
         """The other's turn comes anyway."""
@@ -83,8 +83,15 @@ class Relay(Protocol):
         relay.accept(unpack(received))
     """
 
-    sends: Mapping[str, ArraySpec]
-    receives: Mapping[str, ArraySpec]
+    @property
+    def sends(self) -> Mapping[str, ArraySpec]:
+        """What :meth:`next` gives some of."""
+        ...
+
+    @property
+    def receives(self) -> Mapping[str, ArraySpec]:
+        """What :meth:`accept` takes some of."""
+        ...
 
     def next(self) -> Arrays | None:
         """What to send; None if there is nothing now."""
@@ -323,8 +330,8 @@ class StepSink(Protocol):
     ) -> None:
         """Hand over the reserved step, and ``[E, ...]`` what ended episodes told.
 
-        ``ended``: ``final_obs`` was filled; ``valued``: ``final_extra`` was; ``anew`` ``[B]``: whose
-        episode is not the one that was put before.
+        ``ended``: ``final_obs`` was filled; ``valued``: ``final_extra`` was; ``anew`` ``[B]``:
+        whose episode is not the one that was put before.
         """
         ...
 

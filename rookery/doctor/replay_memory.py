@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rookery.algos.algorithm import block_name
-from rookery.algos.dqn import DQNConfig
 from rookery.core.errors import UserError
-from rookery.core.signature import Signature
 from rookery.doctor.finding import size
 from rookery.doctor.machine import free_memory
 from rookery.envs.atari import may_be_game
-from rookery.formations.replay import ReplayConfig
-from rookery.nets.policy import Policy
+from rookery.formations.replay import sequences_port, settings_of, step_spec
+from rookery.programs.plan import Plan
 from rookery.replay.memory import PACKED, estimate_bytes
-from rookery.roles.build import build_policy
-from rookery.roles.replay import step_spec, table_config
-from rookery.runs.config import RunConfig
-from rookery.transport.sample_slots import sample_slot_specs
+from rookery.roles.replay import table_config
 
 LEFT_SHARE = 0.1
 """Of the free memory, what replay must leave to all else."""
@@ -36,52 +30,43 @@ class Needs(NamedTuple):
         return self.table + self.batches
 
 
-def replay_bytes(config: RunConfig, policy: Policy, packed: float = PACKED) -> Needs | None:
+def replay_bytes(plan: Plan, packed: float = PACKED) -> Needs | None:
     """What a full replay takes, None if the run has none; images are ``packed`` so many times."""
-    algo, formation = config.algo_config, config.formation_config
-    if not isinstance(algo, DQNConfig) or not isinstance(formation, ReplayConfig):
+    if plan.config.algo_config.experience != "replay":
         return None
-    table = table_config(algo, formation.num_actors * config.env.num_envs)
-    spec = step_spec(algo, policy)
+    _, algo = settings_of(plan.config)
+    table = estimate_bytes(
+        table_config(algo, plan.config.env.num_envs), step_spec(plan), packed=packed
+    )
     batches = 0
-    if config.engine == "local":
-        slots = sample_slot_specs(
-            spec,
-            num_slots=formation.num_slots,
-            num_steps=algo.sequence.num_steps,
-            batch_size=algo.batch_size,
-            episode_width=2,
-        )
-        batches = sum(leaf.num_bytes for leaf in slots.values())
-    return Needs(estimate_bytes(table, spec, packed=packed), batches)
+    if plan.concurrent:
+        batches = sum(leaf.num_bytes for leaf in sequences_port(plan).layout().values())
+    return Needs(table, batches)
 
 
-def replay_note(config: RunConfig, signature: Signature) -> str | None:
+def replay_note(plan: Plan) -> str | None:
     """One line on it, None if the run has none."""
-    algo = config.algo_config
-    if not isinstance(algo, DQNConfig):
+    needed, unpacked = replay_bytes(plan), replay_bytes(plan, packed=1.0)
+    if needed is None or unpacked is None:
         return None
-    policy = build_policy(config, signature)
-    needed, unpacked = replay_bytes(config, policy), replay_bytes(config, policy, packed=1.0)
-    assert needed is not None
-    assert unpacked is not None
+    _, algo = settings_of(plan.config)
     note = f"replay of {algo.capacity_steps:,} steps: up to {size(needed.total)}"
-    if unpacked == needed or may_be_game(config.env.id):
+    if unpacked == needed or may_be_game(plan.config.env.id):
         return note
     return f"{note} if its images compress as well as Atari's, {size(unpacked.total)} if not at all"
 
 
-def check_replay_fits(config: RunConfig, policy: Policy, free_bytes: int | None = None) -> None:
+def check_replay_fits(plan: Plan, free_bytes: int | None = None) -> None:
     """Refuse a replay for which there is no memory, and say which would fit."""
-    needed, algo = replay_bytes(config, policy), config.algo_config
+    needed = replay_bytes(plan)
     if needed is None:
         return
-    assert isinstance(algo, DQNConfig)
+    _, algo = settings_of(plan.config)
     free = free_memory()[0] if free_bytes is None else free_bytes
     room = free * (1.0 - LEFT_SHARE)
     if needed.total <= room:
         return
-    block = block_name(config.algo)
+    block = plan.config.algo_block
     told = f"a replay of {algo.capacity_steps:,} steps takes up to {size(needed.total)}, and "
     told += f"{size(free)} are free"
     if needed.batches > room / 2:

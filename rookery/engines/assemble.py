@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rookery.core.ports import End, Wakeup
@@ -12,11 +12,11 @@ from rookery.programs.graph import Edge, Program
 from rookery.programs.place import Ports
 
 
-def layouts(program: Program) -> dict[str, ArraySpec]:
-    """Every array of every edge, each under the name of its edge and part."""
+def layouts(program: Program, edges: Sequence[Edge] | None = None) -> dict[str, ArraySpec]:
+    """The arrays of ``edges``, by default all, each under the name of its edge and part."""
     return {
         f"{prefix_of(edge, part)}{name}": spec
-        for edge in program.edges
+        for edge in (program.edges if edges is None else edges)
         for part in range(program.num_parts(edge))
         for name, spec in edge.port.layout().items()
     }
@@ -36,16 +36,22 @@ class Wired:
     """Those of :func:`layouts`."""
     wakeups: Mapping[str, Sequence[Wakeup]]
     """Of each replica of each node."""
+    elsewhere: Mapping[tuple[str, int], Any] = field(default_factory=dict)
+    """Ends of edges that are not in this memory, by the edge's key and the replica."""
 
     def ports_of(self, node: str, replica: int, life: int = 0) -> Ports:
         """The ends that a replica holds."""
         uses: dict[str, Any] = {}
         serves: dict[str, dict[str, Any]] = {}
         for edge in self.program.edges_of(node):
-            if edge.source == node:
+            if (edge.key, replica) in self.elsewhere:
+                uses[edge.port.name] = self.elsewhere[edge.key, replica]
+            elif edge.source == node:
                 uses[edge.port.name] = edge.port.client(self.client_end(edge, replica, life))
             if edge.target == node and not edge.among_peers:
                 part = replica if edge.split else 0
+                if not self.memory(edge, part):
+                    continue  # another replica serves it, elsewhere
                 end = edge.port.server(self._server_end(edge, part, replica, life))
                 serves.setdefault(edge.port.name, {})[edge.source] = end
         return Ports(uses, serves)
@@ -66,7 +72,9 @@ class Wired:
     def _server_end(self, edge: Edge, part: int, replica: int, life: int) -> End:
         clients = self.program.clients_of(edge, part)
         peers = [self.wakeups[edge.source][client] for client in clients]
-        return End(self.memory(edge, part), replica, life, self.wakeups[edge.target][replica], peers)
+        return End(
+            self.memory(edge, part), replica, life, self.wakeups[edge.target][replica], peers
+        )
 
     def memory(self, edge: Edge, part: int = 0) -> Arrays:
         """The arrays of one part of ``edge``."""

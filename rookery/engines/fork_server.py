@@ -8,9 +8,9 @@
         child.poll()                        # as of Popen: None, an exit code, or minus a signal
         child.kill()
 
-The children's parent is the fork server (:mod:`rookery.engines.fork_server_process`), so it is the fork server
-that learns how each of them ended, and tells. The driver never signals a child by its pid, which
-might by then be somebody else's: it asks the fork server to. A fork server that ends takes all with it.
+The children's parent is the fork server (:mod:`rookery.engines.fork_server_process`), so it learns
+how each of them ended, and tells. The driver never signals a child by its pid, which might by then
+be somebody else's: it asks the fork server to. A fork server that ends takes all with it.
 """
 
 from __future__ import annotations

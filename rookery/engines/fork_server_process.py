@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rookery.engines.child import die_with_parent, live
-from rookery.engines.interrupt import ENDING
 from rookery.engines.fork_server import MOST_FDS
+from rookery.engines.interrupt import ENDING
 
 _PACKET_BYTES = 1 << 16
 _OWN_SIGNALS = (signal.SIGTERM, signal.SIGCHLD)

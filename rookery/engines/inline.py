@@ -1,7 +1,7 @@
 """Every role in one process: in one thread in turn, which repeats exactly, or actors as threads.
 
-In turn it is the ground truth for the other engines. With threads, torch and environments in C++ let
-go of Python's lock while they compute, so actors run beside the learner.
+In turn it is the ground truth for the other engines. With threads, torch and environments in C++
+let go of Python's lock while they compute, so actors run beside the learner.
 """
 
 from __future__ import annotations

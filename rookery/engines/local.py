@@ -1,7 +1,7 @@
 """A process per role on this machine's cores. The driver supervises and does not learn.
 
-A role ended by a signal is replaced, a few times; one whose death leaves something half written takes
-all back to the last checkpoint; an exception stops the run with one line and the log's path.
+A role ended by a signal is replaced, a few times; one whose death leaves something half written
+takes all back to the last checkpoint; an exception stops the run with one line and the log's path.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Driver:
         self.shared = SharedProgram.create(self.program)
         descriptors = self.shared.descriptors()
         self.server.name(job.run.path.name)
-        self.server.share([descriptors["arena"], *sum(descriptors["wakeups"].values(), [])])
+        self.server.share(self.shared.pass_fds())
         self.fleet = Fleet(job.run, self.server)
         order: dict[str, Any] = {
             "run": str(job.run.path.absolute()),

@@ -1,44 +1,54 @@
 """Ranks that mpiexec or srun has started already: each takes the role of its rank.
 
-Rank 0 keeps the session. In ``sync`` it learns and the others act; in ``allreduce`` all do both. A
-round begins with a header from rank 0, which says whether to go on, so all end together. Whoever
-fails ends the whole job with one line that names it.
+Rank 0 keeps the session and evaluates; the other roles have a rank each. Rank 0 says when it
+begins, with which settings, and when it is over. Whoever fails ends the whole job with one line
+that names it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+import safetensors.torch
 import torch
 
-from rookery.core.errors import UserError
-from rookery.engines.carries import carries
+from rookery.carriers.heap import allocate
+from rookery.carriers.mpi import Bridge, MpiGroup, MpiWakeup, World
+from rookery.core.errors import EnvironmentFault, UserError
+from rookery.core.heartbeat import ALIVE
+from rookery.core.patience import Attention
+from rookery.core.ports import End
+from rookery.core.signature import Signature
+from rookery.engines.assemble import Wired, layouts
 from rookery.engines.engine import Finish, Job
-from rookery.engines.inline import evaluate_pending, finish_of, restore
-from rookery.engines.interrupt import Interrupt
+from rookery.engines.interrupt import Interrupt, Stop
 from rookery.engines.launcher import HEARD_SECS, openmpi_started_us, slurm_step_of
-from rookery.engines.mpi_ranks import (
-    LeadActors,
-    LeadWorkers,
-    Watch,
-    end_round,
-    follow,
-    rounds_begun,
-)
+from rookery.engines.loop import Member, Stopping, build_member, run_members
 from rookery.engines.rank_guard import OTHERS_SECS
-from rookery.programs.formations import AllreduceConfig, SyncConfig, build_program
-from rookery.programs.validate import validate
-from rookery.roles.build import compute_threads, probe
+from rookery.engines.session_owner import SessionOwner, restore
+from rookery.envs.timeout import certain_secs
+from rookery.formations.settings import formation_block
+from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.plan import Plan, compute_threads
+from rookery.recipes.settings import config_from_tree
+from rookery.runs.checkpoint_files import Checkpoint, State
 from rookery.runs.config import RunConfig
-from rookery.runs.session import Session
-from rookery.transport.mpi import World
+
+SILENCE_SECS = 10.0
+"""Beyond the environment's own time-out, which comes first: it can name the environment."""
+LOOK_SECS = 0.5
+_STATE_PARTS = ("weights", "optimizer", "learner")
 
 
 @cache
@@ -55,13 +65,12 @@ def world() -> World:
 def attend(prepare: Callable[[], RunConfig], lead: Callable[[RunConfig], int]) -> int:
     """This rank's part of a run with the settings of ``prepare``; ``lead`` is rank 0's."""
     ranks = world()
-    config, said = _prepared(prepare)
+    config, said = _prepared(prepare, ranks.size)
     code = _agree(ranks, ranks.gather_text(said))
     if code or config is None:
         return code
-    config = sized(config, ranks.size)
     try:
-        code = follow(config, ranks) if ranks.rank else _lead(config, ranks, lead)
+        code = follow(ranks) if ranks.rank else _lead(config, ranks, lead)
     except BaseException as error:
         code = _fail(ranks, error)
     ranks.leave()
@@ -70,15 +79,15 @@ def attend(prepare: Callable[[], RunConfig], lead: Callable[[RunConfig], int]) -
 
 def _lead(config: RunConfig, ranks: World, lead: Callable[[RunConfig], int]) -> int:
     code = lead(config)
-    if not rounds_begun():  # there was nothing to do
-        end_round(ranks, code)
+    if not _begun:  # there was nothing to do
+        call_off(ranks, code)
     return code
 
 
-def _prepared(prepare: Callable[[], RunConfig]) -> tuple[RunConfig | None, str]:
+def _prepared(prepare: Callable[[], RunConfig], size: int) -> tuple[RunConfig | None, str]:
     """The settings, and what to tell the others: a code and a digest or an error."""
     try:
-        config = prepare()
+        config = sized(prepare(), size)
     except UserError as error:
         return None, f"{error.exit_code} {error}"
     return config, f"0 {_digest(config)}"
@@ -128,9 +137,9 @@ def _fail(ranks: World, error: BaseException) -> int:
     code = error.exit_code if isinstance(error, UserError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code
     cause = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    if ranks.rank == 0 and not rounds_begun():
+    if ranks.rank == 0 and not _begun:
         print(f"rookery: {cause}", file=sys.stderr, flush=True)
-        end_round(ranks, code)
+        call_off(ranks, code)
         return code
     if not isinstance(error, UserError | KeyboardInterrupt):
         import traceback
@@ -143,13 +152,182 @@ def _fail(ranks: World, error: BaseException) -> int:
 
 
 def sized(config: RunConfig, size: int) -> RunConfig:
-    """``config`` with as many actors or workers as there are ranks for them."""
+    """``config`` with as many that act as there are ranks for them."""
     formation = config.formation_config
-    if isinstance(formation, SyncConfig):
-        formation = replace(formation, num_actors=size - 1)
-    elif isinstance(formation, AllreduceConfig):
-        formation = replace(formation, num_workers=size)
-    return replace(config, engine="mpi", formation_config=formation)
+    acting = size - formation.num_beside
+    if acting < 1:
+        raise UserError(
+            f"{size} ranks: formation {formation_block(config.formation)} has "
+            f"{formation.num_beside} beside those that act; start {formation.num_beside + 1} ranks "
+            "or more"
+        )
+    return replace(config, engine="mpi", formation_config=replace(formation, num_actors=acting))
+
+
+# ---- the order with which rank 0 begins ----------------------------------------------------------
+
+_begun: list[bool] = []
+"""Whether rank 0 has told the others to begin, or that there is nothing to do."""
+
+
+def call_off(ranks: World, code: int) -> None:
+    """Nobody begins; all end with ``code``."""
+    _begun.append(True)
+    ranks.share_bytes(json.dumps({"code": code}).encode())
+
+
+def _give_order(ranks: World, job: Job, program: Program) -> None:
+    """Settings, where the run goes on, and what others who learn begin with."""
+    _begun.append(True)
+    plan, resume = job.plan, job.resume
+    order = {
+        "config": plan.config.to_tree(),
+        "signature": plan.signature.to_json(),
+        "run": str(job.run.path.absolute()),
+        "start_steps": resume.steps if resume is not None else 0,
+        "resumed": resume is not None,
+    }
+    ranks.share_bytes(json.dumps(order).encode())
+    if program.owner.replicas > 1:
+        parts = {"weights": State(dict(plan.policy().state_dict()))}
+        if resume is not None:
+            parts = {name: resume.parts[name] for name in _STATE_PARTS}
+        elif job.init_from is not None:
+            parts = {"weights": job.init_from.parts["weights"]}
+        ranks.share_bytes(_pack(parts))
+
+
+def _pack(parts: dict[str, State]) -> bytes:
+    """Parts of a checkpoint, as safetensors and JSON."""
+    arrays = {
+        f"{part}/{name}": torch.as_tensor(array).contiguous()
+        for part, state in parts.items()
+        for name, array in state.arrays.items()
+    }
+    told = {part: json.dumps(state.data) for part, state in parts.items()}
+    packed: bytes = safetensors.torch.save(arrays)
+    head = json.dumps(told).encode()
+    return len(head).to_bytes(8, "little") + head + packed
+
+
+def _unpack(data: bytes) -> dict[str, State]:
+    start = 8 + int.from_bytes(data[:8], "little")
+    arrays = safetensors.torch.load(data[start:])
+    parts = {part: State({}, json.loads(text)) for part, text in json.loads(data[8:start]).items()}
+    for name, tensor in arrays.items():
+        part, _, leaf = name.partition("/")
+        parts[part].arrays[leaf] = tensor
+    return parts
+
+
+# ---- who is where --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Seating:
+    """Which replica has which rank: the one that keeps the session the first, then all in order."""
+
+    program: Program
+
+    def rank_of(self, node: str, replica: int) -> int:
+        """Where a replica is; whoever is not busy sits with rank 0."""
+        return next(rank for rank, seats in enumerate(self._seats()) if (node, replica) in seats)
+
+    def at(self, rank: int) -> list[tuple[Node, int]]:
+        """The replicas at ``rank``, who keeps the session first."""
+        return [(self.program.node(name), replica) for name, replica in self._seats()[rank]]
+
+    def _seats(self) -> list[list[tuple[str, int]]]:
+        nodes, owner = self.program.nodes, (self.program.owner.name, 0)
+        places = [
+            (node, (node.name, replica)) for node in nodes for replica in range(node.replicas)
+        ]
+        idle = [place for node, place in places if not node.busy and place != owner]
+        busy = [[place] for node, place in places if node.busy and place != owner]
+        return [[owner, *idle], *busy]
+
+
+class RankWired:
+    """A rank's part of a program: memory of what is served here, relays to all else."""
+
+    def __init__(self, program: Program, ranks: World) -> None:
+        self.program, self.ranks = program, ranks
+        self.seating, self.bridge = Seating(program), Bridge(ranks)
+        self.wakeup = MpiWakeup(ranks, self.bridge)
+        self.elsewhere: dict[tuple[str, int], Any] = {}
+        here = [edge for edge in program.edges if not edge.among_peers and self._served(edge)]
+        wakeups = {node.name: [self.wakeup] * node.replicas for node in program.nodes}
+        memory = allocate(layouts(program, here))
+        self.wired = Wired(program, memory, wakeups, self.elsewhere)
+        number = 0
+        for edge in program.edges:
+            if edge.among_peers:
+                self._join(edge)
+                continue
+            for client in range(program.node(edge.source).replicas):
+                self._carry(edge, client, number)
+                number += 1
+
+    def _server_rank(self, edge: Edge, part: int) -> int:
+        return self.seating.rank_of(edge.target, part)
+
+    def _served(self, edge: Edge) -> bool:
+        parts = range(self.program.num_parts(edge))
+        return any(self._server_rank(edge, part) == self.ranks.rank for part in parts)
+
+    def _join(self, edge: Edge) -> None:
+        """A communicator of the members of a group; all ranks split together."""
+        replicas = range(self.program.node(edge.source).replicas)
+        mine = [
+            replica
+            for replica in replicas
+            if self.seating.rank_of(edge.source, replica) == self.ranks.rank
+        ]
+        color = 0 if mine else self.ranks.mpi.UNDEFINED
+        comm = self.ranks.comm.Split(color, mine[0] if mine else 0)
+        for replica in mine:
+            self.elsewhere[edge.key, replica] = MpiGroup(self.ranks, comm)
+
+    def _carry(self, edge: Edge, client: int, number: int) -> None:
+        """A relay on either side, where the ends of an edge have different ranks."""
+        here, first = self.ranks.rank, edge.port.kind == "cell"
+        source = self.seating.rank_of(edge.source, client)
+        target = self._server_rank(edge, self.program.part_of(edge, client))
+        if source == target:
+            return
+        if source == here:
+            port = edge.port.for_one(client)
+            arrays = allocate(port.layout())
+            end = End(arrays, 0, 0, self.wakeup, [self.wakeup])
+            self.elsewhere[edge.key, client] = port.client(end)
+            self.bridge.add(number, port.client_relay(arrays), target, first=first)
+        elif target == here:
+            relay = edge.port.server_relay(self.wired.client_end(edge, client))
+            self.bridge.add(number, relay, source, first=first)
+
+
+def _build(
+    rank_wired: RankWired, plan: Plan, run: Path, start_steps: int, stopping: Stopping
+) -> list[Member]:
+    """The replicas of this rank."""
+    bridge, wired = rank_wired.bridge, rank_wired.wired
+    return [
+        build_member(
+            wired,
+            plan,
+            node,
+            replica,
+            run=run,
+            start_steps=start_steps,
+            stopping=stopping,
+            tick=lambda: _discard(bridge.pump()),
+        )
+        for node, replica in rank_wired.seating.at(rank_wired.ranks.rank)
+    ]
+
+
+def _discard(_: object) -> None:
+    """For what else it did."""
 
 
 # ---- rank 0: the session ------------------------------------------------------------------------
@@ -157,37 +335,140 @@ def sized(config: RunConfig, size: int) -> RunConfig:
 
 def run(job: Job) -> Finish:
     """Rank 0's part: carry the job's program to its end together with the others."""
-    ranks, config = world(), job.config
-    program = build_program(config)
-    validate(program, "mpi", carries("mpi"))
-    signature = job.signature or probe(config.env, config.seed)
+    ranks, plan = world(), job.plan
+    program = plan.program()
     job.run.write_ranks([f"rank {r} pid {pid} on {host}" for r, pid, host in ranks.seats])
-    watch = Watch(ranks, config)
-    ranks.on_poll = watch.look
-    lead = LeadWorkers if config.formation == "allreduce" else LeadActors
-    with compute_threads(program.nodes[0].num_threads), Interrupt() as interrupt:
-        leader = lead(job, ranks, signature)
-        session = Session(
-            config, job.run, job.callbacks, fleet=leader.fleet, policy=leader.learner.policy
+    with compute_threads(program.owner.num_threads), Interrupt() as interrupt:
+        _give_order(ranks, job, program)
+        rank_wired = RankWired(program, ranks)
+        start = job.resume.steps if job.resume is not None else 0
+        watch = Watch(ranks, rank_wired, plan.config)
+        ranks.on_poll = watch.look
+
+        def stopping() -> Stop | None:
+            rank_wired.bridge.pump()
+            return interrupt.stopping()
+
+        members = _build(rank_wired, plan, job.run.path, start, interrupt.stopping)
+        own, others = members[0], members[1:]
+        owner = SessionOwner(
+            plan.config, job.run, program, own, job.callbacks, stopping, others=lambda: others
         )
+        weights = job.init_from.parts["weights"] if job.init_from is not None else None
         try:
-            restore(job, leader.learner, session)
-            leader.begin(job.resume.steps if job.resume else 0)
-            session.begin(leader.learner.save_state)
-            evaluate_pending(session, leader.learner, interrupt)
-            while session.outcome is None:
-                watch.reset()
-                session.after_update(leader.step(), leader.learner.save_state)
-                evaluate_pending(session, leader.learner, interrupt)
-                if interrupt.requested:
-                    session.stop("interrupted", interrupt.reason)
-            session.finish(leader.learner.save_state)
-            evaluate_pending(session, leader.learner, interrupt)
-            if interrupt.requested:
-                session.stop("interrupted", interrupt.reason)
+            with owner:
+                owner.begin(job.resume, weights)
+                run_members(members, stopping, owner)
+                owner.conclude()
         finally:
-            session.close()
-            leader.close()
-    assert session.outcome is not None
-    end_round(ranks, session.outcome.exit_code)
-    return finish_of(session)
+            for member in members:
+                member.role.close()
+            ranks.on_poll = lambda: None
+    finish = owner.finish()
+    ranks.tell(finish.outcome.exit_code)
+    rank_wired.bridge.close()
+    return finish
+
+
+class Watch:
+    """Rank 0 looks, while it waits, whether the others live."""
+
+    def __init__(self, ranks: World, rank_wired: RankWired, config: RunConfig) -> None:
+        self.ranks, self.config, self.bridge = ranks, config, rank_wired.bridge
+        self.seating, self.acting = rank_wired.seating, rank_wired.program.acting
+        self.limit_secs = certain_secs(config.env.step_timeout_secs) + SILENCE_SECS
+        edges = rank_wired.program.edges_of(self.acting.name)
+        vitals = next(
+            edge for edge in edges if edge.port.name == "vitals" and edge.source == self.acting.name
+        )
+        self.cells = rank_wired.wired.memory(vitals)["cells"]
+        self.looked = time.monotonic()
+        self.attention = Attention()
+
+    def look(self) -> None:
+        """End the job if a rank has been silent for too long."""
+        moment = time.monotonic()
+        if moment - self.looked < LOOK_SECS:
+            return
+        self.looked = moment
+        self.bridge.pump()
+        begun = self.attention.look()
+        for replica in range(self.acting.replicas):
+            rank = self.seating.rank_of(self.acting.name, replica)
+            heard = max(float(self.cells[replica, ALIVE]), begun)
+            if rank and moment - heard > self.limit_secs:
+                raise EnvironmentFault(
+                    f"{self.ranks.name(rank)} has been silent for {self.limit_secs:g} s: it hangs, "
+                    f"most likely in its environment {self.config.env.id} "
+                    f"(env.step_timeout_secs is {self.config.env.step_timeout_secs:g})"
+                )
+
+
+# ---- the other ranks -----------------------------------------------------------------------------
+
+
+def follow(ranks: World) -> int:
+    """Be this rank's replica until rank 0 says that it is over; its exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0 hears them too and ends the run
+        with contextlib.suppress(ValueError):
+            signal.signal(number, signal.SIG_IGN)
+    order = json.loads(ranks.share_bytes(b""))
+    if "config" not in order:
+        return int(order["code"])
+    config = config_from_tree(order["config"])
+    plan = Plan.of(config, Signature.from_json(order["signature"]))
+    program = plan.program()
+    parts = _unpack(ranks.share_bytes(b"")) if program.owner.replicas > 1 else {}
+    rank_wired = RankWired(program, ranks)
+    ear = _Ear(ranks, rank_wired.bridge)
+    ranks.on_poll = ear.listen
+    node = rank_wired.seating.at(ranks.rank)[0][0]
+    with compute_threads(node.num_threads):
+        members = _build(rank_wired, plan, Path(order["run"]), order["start_steps"], ear.stopping)
+        role = members[0].role
+        try:
+            if node.keeps_session:
+                _begin(role, parts, resumed=order["resumed"])
+            role.start()
+            run_members(members, ear.stopping)
+            role.finish()
+        finally:
+            role.close()
+    ranks.on_poll = lambda: None
+    for _ in ranks.pauses():
+        if ear.stopping() is not None:
+            break
+    rank_wired.bridge.close()
+    assert ear.code is not None
+    return ear.code
+
+
+def _begin(role: Any, parts: dict[str, State], *, resumed: bool) -> None:
+    """Begin with what rank 0 begins with."""
+    if resumed:
+        restore(role, Checkpoint(path=Path(), steps=0, parts=parts), None)
+    else:
+        restore(role, None, parts["weights"])
+
+
+class _Ear:
+    """Whether rank 0 has said that it is over."""
+
+    def __init__(self, ranks: World, bridge: Bridge) -> None:
+        self.ranks, self.bridge = ranks, bridge
+        self.code: int | None = None
+        self.looked = 0.0
+
+    def stopping(self) -> Stop | None:
+        """Move frames, and hear."""
+        self.bridge.pump()
+        if self.code is None:
+            self.code = self.ranks.told()
+        return None if self.code is None else Stop("stopped", "rank 0 has ended the run")
+
+    def listen(self) -> None:
+        """While it waits for its group, rank 0 must know that it lives."""
+        moment = time.monotonic()
+        if moment - self.looked > LOOK_SECS:
+            self.looked = moment
+            self.bridge.pump()

@@ -61,6 +61,11 @@ class SharedProgram:
         wakeups = {name: [each.descriptor for each in some] for name, some in self.wakeups.items()}
         return {"arena": self.arena.descriptor, "wakeups": wakeups}
 
+    def pass_fds(self) -> list[int]:
+        """Descriptors that a child must inherit."""
+        wakeups = [wakeup.descriptor for some in self.wakeups.values() for wakeup in some]
+        return [self.arena.descriptor, *wakeups]
+
     def close(self) -> None:
         """Let go of all descriptors."""
         self.arena.close()
@@ -74,7 +79,7 @@ def become(order: Order, control: Control, listener: Listener) -> None:
     keep_freed_memory()
     torch.set_num_threads(order["num_threads"])
     config, signature = config_from_tree(order["config"]), Signature.from_json(order["signature"])
-    plan = Plan.of(config, signature, concurrent=True)
+    plan = Plan.of(config, signature)
     program = plan.program()
     shared = SharedProgram.attach(program, order["fds"])
     inbox = _Inbox(listener)

@@ -193,12 +193,17 @@ class SessionOwner:
             told[f"fleet/{name}_wait_share"] = sum(waits) / len(waits)
             if node.metrics:
                 told |= reader.numbers()
-        if self.others():  # one thread: whoever waits, waits for the turn
-            acting = [shares(cells)["env"] for cells in self.vitals[self.program.acting.name].alive()]
+        here = [member for member in (*self.others(), self.member) if member.node.has_envs]
+        if self.others() and len(here) == self.program.acting.replicas:
+            # One thread: whoever waits, waits for the turn.
+            acting = [
+                shares(cells)["env"] for cells in self.vitals[self.program.acting.name].alive()
+            ]
             told["fleet/env_share"] = sum(acting)
         if self.restarts is not None:
             told["fleet/restarts"] = self.restarts
-        return told | self.role.metrics()
+        numbers: dict[str, float] = self.role.metrics()
+        return told | numbers
 
 
 def restore(role: Any, checkpoint: Checkpoint | None, weights: State | None) -> None:

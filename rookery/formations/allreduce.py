@@ -10,8 +10,8 @@ from functools import partial
 from math import prod
 from typing import ClassVar
 
-from rookery.formations.settings import FormationConfig
 from rookery.formations.session_edges import with_session
+from rookery.formations.settings import FormationConfig
 from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.plan import Plan
 from rookery.roles.build import build_worker

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rookery.core.errors import UserError
-from rookery.formations.settings import FormationConfig
 from rookery.formations.session_edges import with_session
+from rookery.formations.settings import FormationConfig
 from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.plan import Plan
 from rookery.roles.build import build_actor, build_async_learner
@@ -56,6 +56,11 @@ class AsyncConfig(FormationConfig):
                 f"give a multiple of {share}"
             )
         return self.batch_envs or num_envs
+
+    @property
+    def num_beside(self) -> int:
+        """The learner."""
+        return 1
 
 
 class Async:

@@ -1,6 +1,7 @@
-"""Formation ``hogwild``: workers around one set of weights in shared memory; none waits for another.
+"""Formation ``hogwild``: workers around one set of weights in shared memory; none waits.
 
-A3C and, with a device each, A3G (https://arxiv.org/abs/1106.5730, https://arxiv.org/abs/1602.01783).
+A3C (https://arxiv.org/abs/1602.01783) and, with a device each, A3G; without locks as in Hogwild
+(https://arxiv.org/abs/1106.5730).
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from rookery.formations.settings import FormationConfig
 from rookery.formations.session_edges import with_session
+from rookery.formations.settings import FormationConfig
 from rookery.params.hogwild import SharedWeightsPort
 from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.plan import Plan

@@ -16,8 +16,8 @@ from rookery.core.errors import UserError
 from rookery.core.ports import Port
 from rookery.core.sequence import StepSpec
 from rookery.core.spec import ArraySpec
-from rookery.formations.settings import FormationConfig
 from rookery.formations.session_edges import with_session
+from rookery.formations.settings import FormationConfig
 from rookery.params.hogwild import SharedWeightsPort
 from rookery.params.sharded import ShardsPort
 from rookery.programs.graph import Edge, Node, Program
@@ -60,6 +60,11 @@ class ReplayConfig(FormationConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_positive("num_learners", "learner_threads")
+
+    @property
+    def num_beside(self) -> int:
+        """Replay, and the learners."""
+        return 1 + self.num_learners
 
 
 class Replay:
@@ -166,9 +171,7 @@ def _actor_states(plan: Plan, algo: DQNConfig) -> ActorStatesPort:
 def _together(plan: Plan, formation: ReplayConfig) -> Port:
     """What several learners hold together."""
     if formation.lockstep:
-        return ShardsPort(
-            "learner", formation.num_learners, plan.num_params, plan.config.optimizer
-        )
+        return ShardsPort("learner", formation.num_learners, plan.num_params, plan.config.optimizer)
     return SharedWeightsPort(
         formation.num_learners, plan.num_params, plan.config.optimizer, plan.moments
     )

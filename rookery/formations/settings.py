@@ -41,6 +41,11 @@ class FormationConfig:
     def __post_init__(self) -> None:
         self._check_positive("num_actors")
 
+    @property
+    def num_beside(self) -> int:
+        """Processes beside those that act, where every role has one."""
+        return 0
+
     def batch_columns(self, num_envs: int) -> int:
         """Environments whose rollouts make one batch, of ``num_envs`` in the whole run."""
         return num_envs

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rookery.formations.settings import FormationConfig
 from rookery.formations.session_edges import with_session
+from rookery.formations.settings import FormationConfig
 from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.plan import Plan
 from rookery.roles.build import build_actor, build_learner
@@ -26,6 +26,11 @@ class SyncConfig(FormationConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_positive("learner_threads")
+
+    @property
+    def num_beside(self) -> int:
+        """The learner."""
+        return 1
 
 
 class Sync:

@@ -17,7 +17,7 @@ from rookery.play.player import Player
 from rookery.play.recording import GAP, Scene, record_episodes
 from rookery.play.video import GIF_MOST_FPS, check_path, open_video
 from rookery.play.window import headless
-from rookery.roles.build import compute_threads
+from rookery.programs.plan import compute_threads
 from rookery.runs.atomic import write_atomic, writing
 from rookery.runs.trained import Trained, find_trained
 

@@ -9,7 +9,7 @@ from rookery.play.controls import Controls
 from rookery.play.drawn import PICTURE, TEXT, choose_mode
 from rookery.play.player import Player
 from rookery.play.window import NoDisplay, headless, require_display
-from rookery.roles.build import compute_threads
+from rookery.programs.plan import compute_threads
 from rookery.runs.trained import Trained
 
 

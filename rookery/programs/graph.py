@@ -8,9 +8,9 @@ A program says who is there and what they exchange. It starts nothing and import
         edges=(Edge("actor", weights, "learner"), Edge("actor", rollouts, "learner")),
     )
 
-An edge points from the role that uses a port to the role that serves it. Replicas that serve one port
-serve it together, the first of them for those elsewhere, unless the edge is ``split``: then each has
-an equal part of the clients.
+An edge points from the role that uses a port to the role that serves it. Replicas that serve one
+port serve it together, the first of them for those elsewhere, unless the edge is ``split``: then
+each has an equal part of the clients.
 """
 
 from __future__ import annotations

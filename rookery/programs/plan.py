@@ -48,8 +48,10 @@ class Plan:
     _policy: Any
 
     @classmethod
-    def of(cls, config: RunConfig, signature: Signature, *, concurrent: bool) -> Plan:
-        """The plan of ``config`` in an environment like ``signature``."""
+    def of(cls, config: RunConfig, signature: Signature | None = None) -> Plan:
+        """The plan of ``config`` in an environment like ``signature``, or as one is found to be."""
+        if signature is None:
+            signature = probe(config.env, config.seed)
         policy = build_policy(config, signature, torch.device("cpu"))
         # A copy: the original must not become views into a vector.
         flat = FlatParams(copy.deepcopy(policy))
@@ -60,7 +62,7 @@ class Plan:
         return cls(
             config=config,
             signature=signature,
-            concurrent=concurrent,
+            concurrent=config.engine != "inline" or config.threads,
             params={
                 name: ArraySpec(tuple(tensor.shape), np.dtype(str(tensor.dtype)[len("torch.") :]))
                 for name, tensor in flat.tensors().items()
@@ -177,7 +179,8 @@ def build_policy(
     config: RunConfig, signature: Signature, device: torch.device | None = None
 ) -> Any:
     """The policy with its starting weights: the same in every process of a run."""
-    with torch.random.fork_rng(devices=[]):
+    # One thread: the last bits of an orthogonal matrix depend on how many compute it.
+    with compute_threads(1), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(config.seed, "weights"))
         policy = policy_class(config.algo)(
             config.policy, signature, **config.algo_config.network_settings

@@ -15,6 +15,7 @@ import torch
 
 from rookery.core.action import to_env_units
 from rookery.core.errors import UserError
+from rookery.core.heartbeat import Heartbeat
 from rookery.core.ports import BaseRole, ExperienceSink, ParamSource
 from rookery.core.records import Rollout
 from rookery.core.seeding import generator_state, restore_generator
@@ -24,7 +25,6 @@ from rookery.envs.transition import BackgroundVectorEnv, StepResult, VectorEnv
 from rookery.nets.actor_critic import ActorCritic
 from rookery.roles.lane import Ended, Lane, group
 from rookery.roles.policy_replica import PolicyReplica
-from rookery.core.heartbeat import Heartbeat
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
 

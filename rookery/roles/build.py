@@ -23,14 +23,13 @@ from rookery.envs.make import make_vector
 from rookery.envs.transition import VectorEnv
 from rookery.params.sharded import Shards
 from rookery.programs.place import Place
-from rookery.programs.plan import Plan
 from rookery.replay.store import ReplayStore
 from rookery.roles.actor import Actor
 from rookery.roles.async_learner import AsyncLearner
 from rookery.roles.evaluator import Evaluator
 from rookery.roles.explorer import Explorer
 from rookery.roles.free_learner import FreeLearner
-from rookery.roles.hogwild import Holder, HogwildLearner, HogwildSession, HogwildWorker
+from rookery.roles.hogwild import HogwildLearner, HogwildSession, HogwildWorker, Holder
 from rookery.roles.learner import Learner
 from rookery.roles.replay import Replay
 from rookery.roles.replay_learner import ReplayLearner
@@ -49,7 +48,8 @@ _LOG = logging.getLogger(__name__)
 def build_actor(
     place: Place, sink: Any = None, params: Any = None, device: torch.device | None = None
 ) -> Actor:
-    """An actor with its share of the environments; ``sink`` and ``params`` if not from its ports."""
+    """An actor with its share of the environments; a worker's has ``sink`` and ``params`` of its
+    own."""
     plan = place.plan
     half = plan.envs_each // plan.config.env.halves
     vectors = [_envs(place, first, half) for first in range(0, plan.envs_each, half)]
@@ -147,9 +147,7 @@ def build_worker(place: Place, check_every: int) -> Worker:
     group: Group = place.ports.use("gradients")
     group.waiting = place.heartbeat.waiting
     actor, learner = _worker_parts(place, Learner, group)
-    return Worker(
-        actor, learner, check_every=check_every, run_seed=place.plan.config.seed
-    )
+    return Worker(actor, learner, check_every=check_every, run_seed=place.plan.config.seed)
 
 
 def build_hogwild_worker(place: Place, devices: tuple[str, ...]) -> HogwildWorker:

@@ -68,7 +68,9 @@ class EpisodicMemory:
         """Arrays that :meth:`load` goes on from; places that hold nothing are left out."""
         reach = min(int(self.count.max()), self.config.capacity)
         kept = {"places": self.places[:, :reach], "count": self.count}
-        return {name: leaf.cpu().numpy().copy() for name, leaf in kept.items()} | self.carried_over()
+        return {
+            name: leaf.cpu().numpy().copy() for name, leaf in kept.items()
+        } | self.carried_over()
 
     def load(self, arrays: Arrays) -> None:
         """Go on from :meth:`save`."""

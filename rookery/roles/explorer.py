@@ -16,7 +16,6 @@ from rookery.core.errors import UserError
 from rookery.core.heartbeat import Heartbeat
 from rookery.core.ports import ActorStateCell, BaseRole, ParamSource, StepSink
 from rookery.core.seeding import generator_state, restore_generator
-from rookery.core.sequence import Steps
 from rookery.core.spec import ACTION_MASK, Array, Arrays
 from rookery.envs.transition import StepResult, VectorEnv
 from rookery.nets.q_network import QNetwork, legal_values
@@ -86,7 +85,9 @@ class Explorer(BaseRole):
                 "actor-%d knows nothing of what the one before it learned: %s", actor, error
             )
         else:
-            _LOG.info("actor-%d goes on with what the one before it knew of arms and novelty", actor)
+            _LOG.info(
+                "actor-%d goes on with what the one before it knew of arms and novelty", actor
+            )
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until :meth:`ready` may be true."""

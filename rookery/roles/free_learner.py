@@ -3,8 +3,9 @@
 
 Each takes batches of its own, computes the gradient by a copy of the weights, and applies it to the
 weights that all share (:mod:`rookery.params.hogwild`), which the others may have stepped meanwhile.
-The first puts the weights there, publishes and saves; the others begin when it has. An update is counted once, by whichever learner; each moves its own copy of the target network when
-the count of all says so.
+The first puts the weights there, publishes and saves; the others begin when it has. An update is
+counted once, by whichever learner; each moves its own copy of the target network when the count of
+all says so.
 """
 
 from __future__ import annotations

@@ -298,8 +298,10 @@ class Tally:
         """Of the update that is being told."""
 
     def waiting(self) -> bool:
-        """Whether an update was told. A worker tells its episodes first, and waits if there are more
-        than its ring holds, so those are taken as they come."""
+        """Whether an update was told; episodes are taken as they come.
+
+        A worker tells those first, and waits if there are more than its ring holds.
+        """
         self.episodes.append(self.reports.episodes.take())
         return bool((self.reports.updates.written > self.reports.updates.read).any())
 

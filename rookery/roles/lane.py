@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rookery.core.heartbeat import Heartbeat
 from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors, as_tensor
 from rookery.envs.transition import StepResult, VectorEnv
 from rookery.nets.policy import Policy
-from rookery.core.heartbeat import Heartbeat
 from rookery.runs.checkpoint_files import State
 
 
@@ -33,7 +33,9 @@ class Ended(NamedTuple):
 class Lane:
     """B environments that are stepped together."""
 
-    def __init__(self, envs: VectorEnv, policy: Policy, device: torch.device, heartbeat: Heartbeat) -> None:
+    def __init__(
+        self, envs: VectorEnv, policy: Policy, device: torch.device, heartbeat: Heartbeat
+    ) -> None:
         self.envs = envs
         self.policy = policy
         self.device = device

@@ -11,6 +11,7 @@ import torch
 from rookery.algos.algorithm import Algorithm
 from rookery.core.errors import RunFailed, UserError
 from rookery.core.group import Alone, Group
+from rookery.core.heartbeat import Heartbeat
 from rookery.core.ports import BaseRole, ExperienceSource, ParamSink
 from rookery.core.records import Rollout
 from rookery.core.schedule import value_at
@@ -22,7 +23,6 @@ from rookery.nets.policy import Policy
 from rookery.params.flat import FlatParams
 from rookery.params.mean_weights import MeanWeights
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
-from rookery.core.heartbeat import Heartbeat
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
 

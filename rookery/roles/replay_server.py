@@ -1,7 +1,7 @@
 """The replay role: takes what actors put, keeps batches ready for the learner, saves itself.
 
-A snapshot is made when the learner, which makes the checkpoint, asks for it. A replay that takes the
-place of one that died goes on from the newest snapshot of this run.
+A snapshot is made when the learner, which makes the checkpoint, asks for it. A replay that takes
+the place of one that died goes on from the newest snapshot of this run.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from rookery.algos.ppo import PPOConfig
 from rookery.algos.settings import AlgorithmConfig
 from rookery.core.errors import UserError, naming
 from rookery.envs.make import EnvConfig
-from rookery.formations.settings import FormationConfig, formation_block
-from rookery.formations.sync import SyncConfig
+from rookery.formations.settings import FormationConfig, formation_block, formation_config_class
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.roles.evaluator import EvalConfig
@@ -105,7 +104,9 @@ class RunConfig:
     stop_at: float | None = None
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     algo_config: AlgorithmConfig = field(default_factory=PPOConfig)
-    formation_config: FormationConfig = field(default_factory=SyncConfig)
+    formation_config: FormationConfig = field(
+        default_factory=lambda: formation_config_class("sync")()
+    )
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -132,6 +133,11 @@ class RunConfig:
         """The algorithm's settings, where it learns from rollouts."""
         assert isinstance(self.algo_config, OnPolicyConfig)
         return self.algo_config
+
+    @property
+    def algo_block(self) -> str:
+        """What the algorithm's settings are called."""
+        return block_name(self.algo)
 
     def _check_division(self) -> None:
         """Refuse environments that cannot be divided among those who act, and threads elsewhere."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from rookery.core.errors import UserError
 from rookery.envs.atari import AtariConfig, Game, may_be_game
 from rookery.envs.make import EnvConfig, prepared_game
-from rookery.roles.build import probe
+from rookery.programs.plan import probe
 from rookery.runs.trained import Trained
 
 _LOG = logging.getLogger(__name__)

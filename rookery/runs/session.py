@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rookery.core.errors import StopRun
+from rookery.core.update import Update
 from rookery.nets.policy import Policy
-from rookery.roles.learner import Update
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.checkpoint_files import State
 from rookery.runs.config import RunConfig

@@ -1,7 +1,7 @@
 """Rollouts in one block of memory, filled by all actors and learned from as a whole.
 
-A block has ``rounds * num_actors`` slots; slot ``round * num_actors + actor`` is some columns. In one
-thread it is ordinary memory and nobody waits; between processes it is shared memory.
+A block has ``rounds * num_actors`` slots; slot ``round * num_actors + actor`` is some columns. In
+one thread it is ordinary memory and nobody waits; between processes it is shared memory.
 """
 
 from __future__ import annotations

@@ -123,7 +123,10 @@ class CallPort:
             "asked": ArraySpec((1 + NUM_QUESTIONS,), _INT),
             "answered": ArraySpec((8,), _INT),
             "done": ArraySpec((NUM_QUESTIONS,), _INT),
-            **{f"{_ANSWER}{name}": spec.with_axes(NUM_QUESTIONS) for name, spec in self.spec.items()},
+            **{
+                f"{_ANSWER}{name}": spec.with_axes(NUM_QUESTIONS)
+                for name, spec in self.spec.items()
+            },
         }
 
     def client(self, end: End) -> CallClient:

@@ -1,7 +1,7 @@
 """Waking a process or thread that sleeps until another has done something.
 
-The state itself lies in shared memory; a wake-up only says "look again". A lost or stale one does no
-harm, so a process killed at any moment leaves nothing locked.
+The state itself lies in shared memory; a wake-up only says "look again". A lost or stale one does
+no harm, so a process killed at any moment leaves nothing locked.
 """
 
 from __future__ import annotations

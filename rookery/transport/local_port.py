@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from rookery.core.errors import UserError
 from rookery.core.ports import End, Port, Relay
@@ -12,7 +12,7 @@ from rookery.core.spec import Arrays
 class LocalPort:
     """A port without relays."""
 
-    name: str
+    name: ClassVar[str]
 
     def _stays(self) -> NoReturn:
         raise UserError(f"port {self.name} is memory that one machine shares; use --engine local")

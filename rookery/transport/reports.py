@@ -28,7 +28,10 @@ class Reports:
 
     def __init__(self, arrays: Arrays, worker: int) -> None:
         self.worker, self._names = worker, arrays["names"]
-        self.updates, self.episodes = Rings(under("updates/", arrays)), Rings(under("episodes/", arrays))
+        self.updates, self.episodes = (
+            Rings(under("updates/", arrays)),
+            Rings(under("episodes/", arrays)),
+        )
         self._told_names = False
 
     @property

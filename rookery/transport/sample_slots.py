@@ -100,7 +100,6 @@ class SampleSlots:
         self.header[slot, _STATE] = FREE
         return told
 
-
     # ---- the learner's side ----------------------------------------------------------------------
 
     def take(self, mine: range) -> int:

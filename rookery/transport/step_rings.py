@@ -55,7 +55,10 @@ class Slot:
     def __init__(self, arrays: Arrays, streams: Array) -> None:
         self.arrays = arrays
         self.header, self.anew = arrays["header"], arrays["anew"]
-        self.final_obs, self.final_extra = under("final_obs/", arrays), under("final_extra/", arrays)
+        self.final_obs, self.final_extra = (
+            under("final_obs/", arrays),
+            under("final_extra/", arrays),
+        )
         self.steps = Steps(
             stream=streams,
             obs=under("obs/", arrays),

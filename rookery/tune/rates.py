@@ -5,30 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from rookery.algos.dqn import DQNConfig
 from rookery.core.action import to_env_units
+from rookery.core.ports import End, InTurn
 from rookery.core.records import Rollout
 from rookery.core.seeding import stream
 from rookery.core.signature import Signature
 from rookery.core.spec import Array, Arrays, zeros
 from rookery.core.tensors import Tensors, as_tensor
-from rookery.engines.replayed import (
-    DirectEnds,
-    build_explorer,
-    build_replay,
-    build_replay_learner,
-    replay_configs,
-    told_keys,
-)
+from rookery.engines.assemble import Wired, layouts
 from rookery.envs.make import EnvConfig, make_vector
+from rookery.formations.replay import settings_of
 from rookery.nets.policy import Policy
-from rookery.roles.build import batch_spec, build_learner, build_policy, compute_threads
+from rookery.programs.place import Place, Ports
+from rookery.programs.plan import Plan, build_policy, compute_threads
+from rookery.roles.build import build_learner
 from rookery.runs.config import RunConfig, divided
-from rookery.transport.memory import BlockSource, ParamCell, RolloutBlock
+from rookery.transport.blocks import BlockPort
+from rookery.transport.weights import WeightsPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def measure(config: RunConfig, signature: Signature, secs: float) -> Rates:
             env=env_rate,
             acting=_acting_rate(policy, obs, config.seed, secs),
             learning=_replayed_rate(config, env, signature, secs)
-            if isinstance(config.algo_config, DQNConfig)
+            if config.algo_config.experience == "replay"
             else _learning_rate(config, signature, obs, secs),
         )
 
@@ -116,42 +114,55 @@ def _acting_rate(policy: Policy, obs: Arrays, seed: int, secs: float) -> float:
 def _learning_rate(config: RunConfig, signature: Signature, obs: Arrays, secs: float) -> float:
     """Environment steps learned from a second: every epoch of every minibatch."""
     count = config.formation_config.batch_columns(config.env.num_envs)
-    config = replace(
-        config,
-        env=replace(config.env, num_envs=count),
-        formation_config=replace(config.formation_config, num_actors=1),
-    )
-    policy = build_policy(config, signature)
-    block = RolloutBlock(
-        zeros(batch_spec(config, policy, count)), np.ones(1, np.int64), num_actors=1, num_envs=count
-    )
-    _fill(block.batch, obs)
-    learner = build_learner(config, signature, source=BlockSource(block), params=ParamCell())
+    plan = Plan.of(_alone(config, replace(config.env, num_envs=count)), signature)
+    block, weights = BlockPort(plan.rollout, num_actors=1, num_envs=count), WeightsPort(plan.params)
+    memory, cell = End(zeros(block.layout())), End(zeros(weights.layout()))
+    source = block.server(memory)
+    _fill(source.sample(), obs)
+    ports = Ports(serves={"experience": {"": source}, "params": {"": weights.server(cell)}})
+    learner = build_learner(Place(plan=plan, ports=ports))
     rows = config.algo_config.rollout_steps * count
     return _per_second(lambda: _discard(learner.step()), rows, secs)
 
 
+def _alone(config: RunConfig, env: EnvConfig) -> RunConfig:
+    """``config`` with ``env`` and one that acts, in one thread."""
+    formation = replace(config.formation_config, num_actors=1)
+    return replace(config, engine="inline", threads=False, env=env, formation_config=formation)
+
+
 def _replayed_rate(config: RunConfig, env: EnvConfig, signature: Signature, secs: float) -> float:
     """Environment steps learned from a second, of sequences that an actor has put into replay."""
-    formation, algo = replay_configs(config)
+    config = _alone(config, env)
+    formation, algo = settings_of(config)
     config = replace(
         config,
-        env=env,
-        formation_config=replace(formation, num_actors=1, num_learners=1),
+        formation_config=replace(formation, num_learners=1, save_replay=False),
         algo_config=replace(algo, steps_per_update=None, learning_starts=1),  # none waits
+        eval=replace(config.eval, episodes=0),
     )
-    replay, cell = build_replay(config, signature), ParamCell()
-    ends = DirectEnds(replay, 2 + len(told_keys(config)))
-    learner = build_replay_learner(config, signature, source=ends, params=cell)
-    actor = build_explorer(config, signature, 0, sink=ends, params=cell)
+    plan = Plan.of(config, signature)
+    program = plan.program()
+    turns = {node.name: [InTurn()] for node in program.nodes}
+    wired = Wired(program, zeros(layouts(program)), turns)
+    roles: list[Any] = [
+        node.build(Place(plan=plan, ports=wired.ports_of(node.name, 0))) for node in program.nodes
+    ]
+    actor, replay, learner = roles
     try:
         learner.start()
-        while replay.table.size < algo.batch_size and actor.ready():
-            actor.step()
+        replay.start()
+        while replay.replay.table.size < algo.batch_size:
+            actor.step() if actor.ready() else replay.step()
     finally:
         actor.close()
+
+    def learn() -> None:
+        replay.step()
+        learner.step()
+
     rows = algo.steps_per_update or algo.batch_size * algo.length
-    return _per_second(lambda: _discard(learner.step()), rows, secs)
+    return _per_second(learn, rows, secs)
 
 
 def _fill(rollout: Rollout, obs: Arrays) -> None:

@@ -19,7 +19,7 @@ import torch
 from rookery.core.errors import UserError
 from rookery.core.spec import ArraySpec
 from rookery.nets.policy import Policy
-from rookery.roles.build import compute_threads
+from rookery.programs.plan import compute_threads
 from rookery.roles.evaluator import EvalConfig, Evaluation, evaluate, mean_and_interval
 from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.config import RunConfig
