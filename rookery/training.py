@@ -261,7 +261,8 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Plan:
     signature = probe(config.env, config.seed)
     plan = Plan.of(with_precision(config, signature), signature)
     plan.device()
-    validate(plan.program(), config.engine, carries(config.engine))
+    links = carries(config.engine)
+    validate(plan.program(), config.engine, links, concurrent=plan.concurrent)
     check_replay_fits(plan)
     if start is not None:
         _check_start(start, plan.policy(), config)

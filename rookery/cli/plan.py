@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
     plan, links = Plan.of(config), carries(config.engine)
     program = plan.program()
-    validate(program, config.engine, links)
+    validate(program, config.engine, links, concurrent=plan.concurrent)
     mermaid = "mermaid" in words.switches
     print(to_mermaid(program, links) if mermaid else to_text(program, plan, links), end="")
     return 0

@@ -25,7 +25,7 @@ from rookery.engines.session_owner import SessionOwner
 from rookery.envs.faults import hung
 from rookery.envs.timeout import certain_secs
 from rookery.programs.plan import compute_threads
-from rookery.runs.checkpoint_files import State
+from rookery.runs.checkpoint_files import State, episodes_part
 from rookery.transport.eventfd import EventFd
 
 _LOG = logging.getLogger(__name__)
@@ -99,18 +99,18 @@ class _Crew:
     def _build(self, place: tuple[str, int]) -> Member:
         """A member where the checkpoint had it; if its state does not fit, in new episodes."""
         name, replica = place
-        part, node, resume = f"{name}-{replica}", self.program.node(name), self.job.resume
+        who, node, resume = f"{name}-{replica}", self.program.node(name), self.job.resume
         if resume is None or not node.has_envs or self.job.plan.concurrent:
             return self._member(name, replica, exact=resume is not None and not node.has_envs)
-        saved = resume.parts.get(part) or resume.parts.get(f"actor-{replica}")
+        saved = resume.parts.get(episodes_part(replica))
         if saved is None:
-            _LOG.warning("%s begins new episodes: the checkpoint has no state for it", part)
+            _LOG.warning("%s begins new episodes: the checkpoint has no state for it", who)
             return self._member(name, replica, exact=False)
         member = self._member(name, replica, exact=True)
         try:
             member.role.load_episodes(saved)
         except UserError as error:
-            _LOG.warning("%s begins new episodes: %s", part, error)
+            _LOG.warning("%s begins new episodes: %s", who, error)
             member.role.close()  # with its seeds it would play the run's first episodes again
             return self._member(name, replica, exact=False)
         return member
@@ -133,7 +133,7 @@ class _Crew:
         if self.job.plan.concurrent:
             return {}
         acting = [member for member in (*self.others, self.owner) if member.node.has_envs]
-        saved = {member.name: member.role.save_episodes() for member in acting}
+        saved = {episodes_part(m.replica): m.role.save_episodes() for m in acting}
         return {name: state for name, state in saved.items() if state is not None}
 
     # ---- threads ---------------------------------------------------------------------------------

@@ -262,7 +262,9 @@ class _Driver:
         cause = describe_exit(code)
         self._spend("fork server", cause, str(self.job.run.logs))
         _LOG.warning(
-            "fork server: %s, and every process with it; all go back to the last checkpoint", cause
+            "fork server: %s, and every process with it; the fleet goes back to the last "
+            "checkpoint",
+            cause,
         )
         self._relaunch()
 

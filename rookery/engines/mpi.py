@@ -38,17 +38,15 @@ from rookery.engines.loop import Member, Stopping, build_member, run_members
 from rookery.engines.rank_guard import OTHERS_SECS
 from rookery.engines.session_owner import SessionOwner, restore
 from rookery.envs.timeout import certain_secs
-from rookery.formations.settings import formation_block
 from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.plan import Plan, compute_threads
 from rookery.recipes.settings import config_from_tree
-from rookery.runs.checkpoint_files import Checkpoint, State
+from rookery.runs.checkpoint_files import LEARNER_PARTS, Checkpoint, State
 from rookery.runs.config import RunConfig
 
 SILENCE_SECS = 10.0
 """Beyond the environment's own time-out, which comes first: it can name the environment."""
 LOOK_SECS = 0.5
-_STATE_PARTS = ("weights", "optimizer", "learner")
 
 
 @cache
@@ -157,9 +155,8 @@ def sized(config: RunConfig, size: int) -> RunConfig:
     acting = size - formation.num_beside
     if acting < 1:
         raise UserError(
-            f"{size} ranks: formation {formation_block(config.formation)} has "
-            f"{formation.num_beside} beside those that act; start {formation.num_beside + 1} ranks "
-            "or more"
+            f"{size} ranks: this formation has {formation.num_beside} beside those that act; start "
+            f"{formation.num_beside + 1} or more"
         )
     return replace(config, engine="mpi", formation_config=replace(formation, num_actors=acting))
 
@@ -191,7 +188,7 @@ def _give_order(ranks: World, job: Job, program: Program) -> None:
     if program.owner.replicas > 1:
         parts = {"weights": State(dict(plan.policy().state_dict()))}
         if resume is not None:
-            parts = {name: resume.parts[name] for name in _STATE_PARTS}
+            parts = {name: resume.parts[name] for name in LEARNER_PARTS}
         elif job.init_from is not None:
             parts = {"weights": job.init_from.parts["weights"]}
         ranks.share_bytes(_pack(parts))

@@ -126,7 +126,7 @@ def _own(
     callbacks = _callbacks(order, control)
     owner = SessionOwner(plan.config, run, program, member, callbacks, inbox.stopping)
     owner.restarts = order["restarts"]
-    inbox.on_restarts = lambda number: setattr(owner, "restarts", number)
+    inbox.on_restarts = owner.count_restarts
     with owner:
         checkpoint, weights = _start(order)
         control.send("started")

@@ -141,6 +141,10 @@ class SessionOwner:
         """Write down what an update did."""
         self.session.after_update(update, self._parts)
 
+    def count_restarts(self, number: int) -> None:
+        """So many were replaced."""
+        self.restarts = number
+
     def idle(self) -> None:
         """Nothing can be learned from; before the first batch of a replay, that may last."""
         steps = self.role.filling()

@@ -10,10 +10,13 @@ from rookery.core.ports import Kind
 from rookery.programs.graph import Link, Program
 
 
-def validate(program: Program, engine: str, carries: Mapping[Kind, Link]) -> None:
+def validate(
+    program: Program, engine: str, carries: Mapping[Kind, Link], *, concurrent: bool = True
+) -> None:
     """Refuse a program that is not wired, or that ``engine`` cannot carry.
 
-    ``carries`` maps each kind of port the engine can carry to the link it uses.
+    ``carries`` maps each kind of port the engine can carry to the link it uses; ``concurrent``:
+    roles run at the same time.
     """
     where = f"program {program.name}"
     for name, count in Counter(node.name for node in program.nodes).items():
@@ -25,12 +28,14 @@ def validate(program: Program, engine: str, carries: Mapping[Kind, Link]) -> Non
     for key, count in Counter(edge.key for edge in program.edges).items():
         if count > 1:
             raise UserError(f"{where}: edge {key} is there twice; remove one")
-    _check_edges(program, engine, carries)
+    _check_edges(program, engine, carries, concurrent)
     program.owner  # noqa: B018  exactly one
     program.acting  # noqa: B018  there is one
 
 
-def _check_edges(program: Program, engine: str, carries: Mapping[Kind, Link]) -> None:
+def _check_edges(
+    program: Program, engine: str, carries: Mapping[Kind, Link], concurrent: bool
+) -> None:
     for edge in program.edges:
         where = f"program {program.name}: edge {edge.source} -> {edge.target} ({edge.port.name})"
         source, target = program.node(edge.source), program.node(edge.target)
@@ -38,7 +43,7 @@ def _check_edges(program: Program, engine: str, carries: Mapping[Kind, Link]) ->
             raise UserError(
                 f"{where}: engine {engine} cannot carry {edge.port.about}; choose another --engine"
             )
-        if edge.among_peers and carries[edge.port.kind] == "call" and source.replicas > 1:
+        if edge.among_peers and source.replicas > 1 and not concurrent:
             raise UserError(
                 f"engine {engine} is one thread and carries one {edge.source}, not "
                 f"{source.replicas}: --engine local, or --{edge.source}s 1"

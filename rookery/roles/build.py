@@ -87,17 +87,17 @@ def _envs(place: Place, first: int, num_envs: int) -> VectorEnv:
 def build_learner(place: Place) -> Learner:
     """The learner of a round of all actors."""
     ports = place.ports
-    return _learner(place, Learner, ports.serve(BlockPort.name), ports.serve(WeightsPort.name))
+    return make_learner(place, Learner, ports.serve(BlockPort.name), ports.serve(WeightsPort.name))
 
 
 def build_async_learner(place: Place) -> Learner:
     """The learner of a queue; its rollouts are saved where nobody puts meanwhile."""
     kind = partial(AsyncLearner, keep_queue=not place.plan.concurrent)
     source = place.ports.serve("queue")
-    return _learner(place, kind, source, place.ports.serve(WeightsPort.name))
+    return make_learner(place, kind, source, place.ports.serve(WeightsPort.name))
 
 
-def _learner(
+def make_learner(
     place: Place,
     kind: Callable[..., Learner],
     source: ExperienceSource,
@@ -106,6 +106,7 @@ def _learner(
     group: Group | None = None,
     device: torch.device | None = None,
 ) -> Learner:
+    """A learner of ``kind`` between ``source`` and ``params``; with a ``group``, this member's."""
     plan = place.plan
     device = device or plan.device()
     rank = [group.rank] if group is not None and group.rank else []
@@ -136,7 +137,7 @@ def _worker_parts(
     block = BlockPort(plan.rollout, num_actors=1, num_envs=plan.envs_each, rounds=rounds)
     weights = WeightsPort(plan.params)
     between, cell = End(zeros(block.layout())), End(zeros(weights.layout()))
-    learner = _learner(
+    learner = make_learner(
         place, kind, block.server(between), weights.server(cell), group=group, device=device
     )
     return build_actor(place, block.client(between), weights.client(cell), device), learner
@@ -176,7 +177,7 @@ def build_hogwild_session(place: Place) -> HogwildSession:
     plan, ports = place.plan, place.ports
     nothing: Any = None  # it learns from no rollouts and publishes to nobody
     kind = partial(Holder, memory=ports.serve("weights"), worker=0)
-    holder = _learner(place, kind, nothing, nothing, device=torch.device("cpu"))
+    holder = make_learner(place, kind, nothing, nothing, device=torch.device("cpu"))
     assert isinstance(holder, Holder)
     return HogwildSession(
         holder,

@@ -34,7 +34,7 @@ from rookery.roles.explorer import carried_over_in
 from rookery.roles.lane import group as saved_under
 from rookery.roles.learner import load_weights, saved_tensors
 from rookery.roles.worker import GO_ON, OVER, WAIT
-from rookery.runs.checkpoint_files import State
+from rookery.runs.checkpoint_files import State, episodes_part
 from rookery.runs.tensorfile import SavedArrays
 from rookery.transport.sample_slots import SlotSource
 
@@ -271,7 +271,7 @@ def carried_over(parts: Mapping[str, State], actor: int) -> Arrays:
 
     Where an actor's whole state was saved, it is in there.
     """
-    if (whole := parts.get(f"actor-{actor}")) is not None:
+    if (whole := parts.get(episodes_part(actor))) is not None:
         return carried_over_in(whole)
     name = _ACTOR_STATES if _ACTOR_STATES in parts else _BEQUESTS
     return saved_under(parts[name], f"{actor}/") if name in parts else {}

@@ -40,6 +40,15 @@ _FORMAT, _VERSION = "rookery-checkpoint", 1
 _DIGITS = 12
 
 
+LEARNER_PARTS = ("weights", "optimizer", "learner")
+"""The parts that everyone who learns goes on from."""
+
+
+def episodes_part(replica: int) -> str:
+    """The part with the episodes of one that acts, which is saved where roles take turns."""
+    return f"actor-{replica}"
+
+
 @dataclass(slots=True)
 class State:
     """What one part of a run saves: named arrays, and JSON data (keys are strings)."""

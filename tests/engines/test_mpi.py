@@ -130,7 +130,7 @@ def test_eleven_ranks_on_few_cores_solve_cartpole(tmp_path: Path) -> None:
     assert json.loads((run / "status.json").read_text())["state"] == "solved"
     assert len((run / "logs" / "ranks.txt").read_text().splitlines()) == 11
     records = read_metrics(run / "metrics.jsonl")
-    assert {"fleet/slowest_rank", "fleet/learner_wait_share"} <= set(records[0])
+    assert {"fleet/slowest_actor", "fleet/learner_wait_share"} <= set(records[0])
     assert main(["eval", str(run), "--episodes", "3"]) == 0
 
 

@@ -31,7 +31,7 @@ def start(run: Path, *flags: str, env: dict[str, str] | None = None) -> subproce
 
 def members(run: Path) -> dict[str, int]:
     """Names and pids of the processes of the run's roles."""
-    return {name: pid for name, pid in everyone(run).items() if name != "nursery"}
+    return {name: pid for name, pid in everyone(run).items() if name != "fork-server"}
 
 
 def everyone(run: Path) -> dict[str, int]:

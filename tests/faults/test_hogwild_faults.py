@@ -16,7 +16,7 @@ from rookery.cli.main import main
 from rookery.params.hogwild import APPLIED, HogwildMemory
 from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
-from rookery.transport.shared_memory import SharedArena
+from rookery.carriers.shared_memory import SharedArena
 from tests.faults import processes as p
 from tests.faults import quadratic
 from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish
@@ -90,13 +90,13 @@ def trained(run: Path, *flags: str) -> subprocess.Popen[str]:
 def test_a_killed_worker_is_replaced_and_the_others_go_on(run: Path) -> None:
     process = trained(run, "--steps", "6000")
     before = p.members(run)
-    assert set(before) == {"worker-0", "worker-1", "worker-2", "keeper-0"}
+    assert set(before) == {"worker-0", "worker-1", "worker-2", "session-0"}
     p.kill(before["worker-0"])
     p.until(
         lambda: p.members(run).get("worker-0") not in (None, before["worker-0"]), "a new worker-0"
     )
     now = p.members(run)
-    assert all(now[name] == before[name] for name in ("worker-1", "worker-2", "keeper-0"))
+    assert all(now[name] == before[name] for name in ("worker-1", "worker-2", "session-0"))
     code, errors = finish(process)
     assert code == 0, errors
     assert "worker-0: killed by SIGKILL; replaced" in errors
@@ -111,14 +111,14 @@ def test_a_killed_worker_is_replaced_and_the_others_go_on(run: Path) -> None:
             assert torch.isfinite(torch.as_tensor(array)).all(), name
 
 
-def test_a_killed_keeper_takes_all_back_to_the_last_checkpoint(run: Path) -> None:
+def test_a_killed_session_takes_all_back_to_the_last_checkpoint(run: Path) -> None:
     process = trained(run, "--steps", "6000")
     before = p.members(run)
-    p.kill(before["keeper-0"])
+    p.kill(before["session-0"])
     p.until(lambda: set(before.values()).isdisjoint(p.members(run).values()), "all to be new")
     code, errors = finish(process)
     assert code == 0, errors
-    assert "keeper-0: killed by SIGKILL; the fleet goes back to the last checkpoint" in errors
+    assert "session-0: killed by SIGKILL; the fleet goes back to the last checkpoint" in errors
     assert load_checkpoint(run, "latest").steps >= 6000
 
 
@@ -159,7 +159,6 @@ def test_an_exception_of_one_worker_stops_the_run_with_one_line(run: Path) -> No
 
 
 BAD = {
-    "--engine inline": "engine inline is one thread and carries one worker, not 3",
     "--engine mpi": "no MPI launcher started this process",
     "--hogwild.devices [cuda:7]": "--device cuda:7",
     "--hogwild.devices [abacus]": "--device abacus",

@@ -213,21 +213,21 @@ def test_hanging_environment_is_replaced_when_asked(run: Path, tmp_path: Path) -
     assert marker.exists()
 
 
-def nursery_of(run: Path) -> int:
+def fork_server_of(run: Path) -> int:
     """Who starts the run's processes, once it has started the learner."""
     p.until(lambda: p.members(run).get("learner-0"), "a learner")
-    return int(p.until(lambda: p.everyone(run).get("nursery"), "a nursery"))
+    return int(p.until(lambda: p.everyone(run).get("fork-server"), "a fork server"))
 
 
-def test_killed_nursery_takes_the_fleet_back_to_the_last_checkpoint(run: Path) -> None:
+def test_killed_fork_server_takes_the_fleet_back_to_the_last_checkpoint(run: Path) -> None:
     process = trained(run, "--steps", "3000")
-    before, nursery = p.members(run), nursery_of(run)
-    assert p.everyone(run)["nursery"] == nursery
-    p.kill(nursery)
+    before, server = p.members(run), fork_server_of(run)
+    assert p.everyone(run)["fork-server"] == server
+    p.kill(server)
     p.until(lambda: set(before.values()).isdisjoint(p.members(run).values()), "all to be new")
     code, errors = finish(process)
     assert code == 0, errors
-    told = "nursery: killed by SIGKILL, and every process with it; the fleet goes back to the last"
+    told = "fork server: killed by SIGKILL, and every process with it; the fleet goes back to the last"
     assert errors.count(told) == 1
     assert "replaced" not in errors, "one death, not four"
     written = [record["steps"] for record in p.records(run)]
@@ -236,26 +236,26 @@ def test_killed_nursery_takes_the_fleet_back_to_the_last_checkpoint(run: Path) -
     assert not p.everyone(run)
 
 
-def test_nursery_killed_too_often_stops_the_run(run: Path) -> None:
+def test_fork_server_killed_too_often_stops_the_run(run: Path) -> None:
     process = trained(run, "--steps", "1000000", "--supervise.max_restarts", "1")
-    first = nursery_of(run)
+    first = fork_server_of(run)
     p.kill(first)
-    p.until(lambda: p.everyone(run).get("nursery") not in (None, first), "a new nursery")
-    p.kill(nursery_of(run))
+    p.until(lambda: p.everyone(run).get("fork-server") not in (None, first), "a new fork server")
+    p.kill(fork_server_of(run))
     code, errors = finish(process)
     assert code == 4
-    assert "nursery ended more than 1 times" in errors
+    assert "fork server ended more than 1 times" in errors
     assert "rookery resume" in errors
     assert not p.everyone(run)
 
 
-def test_stopped_nursery_is_found_out(run: Path) -> None:
+def test_stopped_fork_server_is_found_out(run: Path) -> None:
     process = trained(run, "--steps", "3000")
-    os.kill(nursery_of(run), signal.SIGSTOP)
+    os.kill(fork_server_of(run), signal.SIGSTOP)
     p.kill(p.members(run)["actor-0"])
     code, errors = finish(process)
     assert code == 0, errors
-    assert "nursery: killed by SIGKILL" in errors
+    assert "fork server: killed by SIGKILL" in errors
     assert not p.everyone(run)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rookery.cli.main import main
-from rookery.engines.inherited import read_bequests
-from rookery.runs.find import find_checkpoint, load_checkpoint
+from rookery.roles.replay_learner import carried_over
+from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
 from tests.faults import processes as p
 from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish
@@ -91,8 +91,9 @@ CURIOUS = (
 
 def games(run: Path) -> list[int]:
     """How many games the bandits of each actor remember, by the newest checkpoint."""
-    left = read_bequests(find_checkpoint(run, "latest"), 2)
-    return [int((left[actor]["arms/played"] >= 0).sum()) for actor in sorted(left)]
+    parts = load_checkpoint(run, "latest").parts
+    left = [state for actor in range(2) if (state := carried_over(parts, actor))]
+    return [int((state["arms/played"] >= 0).sum()) for state in left]
 
 
 def test_a_new_actor_goes_on_with_the_bandits_of_the_one_before(run: Path) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import rookery
-from rookery.engines import nursery as nursery_module
-from rookery.engines.nursery import MOST_FDS, Child, Nursery
+from rookery.engines import fork_server as fork_server_module
+from rookery.engines.fork_server import MOST_FDS, Child, ForkServer
 from rookery.transport.control import Control
 from tests.faults import processes as p
 
@@ -31,23 +31,23 @@ THREADS = "import torch; torch.set_num_threads({}); print(torch.__config__.paral
 
 
 @pytest.fixture(scope="module")
-def only_nursery() -> Iterator[Nursery]:
-    with Nursery() as nursery:
-        yield nursery
+def only_server() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
 
 
 @pytest.fixture
-def nursery(only_nursery: Nursery) -> Nursery:
-    if only_nursery.code is not None:
-        only_nursery.restart()
-    return only_nursery
+def server(only_server: ForkServer) -> ForkServer:
+    if only_server.code is not None:
+        only_server.restart()
+    return only_server
 
 
-def start(nursery: Nursery, tmp_path: Path) -> tuple[Child, Control]:
+def start(server: ForkServer, tmp_path: Path) -> tuple[Child, Control]:
     """A child that waits for its order."""
     ours, theirs = socket.socketpair()
     with theirs, (tmp_path / "log").open("ab") as log:
-        child = nursery.start(theirs, log, num_threads=1)
+        child = server.start(theirs, log, num_threads=1)
     p.until(lambda: child.poll() is not None or child.pid, "a child", PATIENCE_SECS)
     return child, Control(ours)
 
@@ -108,10 +108,10 @@ def test_a_child_is_like_a_fresh_process(tmp_path: Path) -> None:
         assert fact["threads"] == threads_of(1)
         here = {name: os.environ.get(name) for name in fact["environment"]}
         assert fact["environment"] == here | {"OMP_NUM_THREADS": "1"}
-        assert fact["main"].endswith("nursery_process.py"), "not the user's"
+        assert fact["main"].endswith("fork_server_process.py"), "not the user's"
         sockets = [link for link in fact["links"] if link.startswith("socket:")]
         assert len(sockets) == 1, "its own control and nobody else's"
-        assert len([link for link in fact["links"] if "eventfd" in link]) == 3, "every bell"
+        assert len([link for link in fact["links"] if "eventfd" in link]) == 4, "every wake-up"
         assert fact["memories"] == 1
         assert not [link for link in fact["links"] if link.startswith("pipe:")]
     for ours, theirs in zip(facts[0]["chance"], facts[1]["chance"], strict=True):
@@ -126,11 +126,11 @@ def test_a_child_has_as_many_threads_as_it_is_told(tmp_path: Path) -> None:
     assert fact["environment"]["OMP_NUM_THREADS"] == "2"
 
 
-def test_ends_are_told_as_they_were(nursery: Nursery, tmp_path: Path) -> None:
-    killed, first = start(nursery, tmp_path)
-    asked, second = start(nursery, tmp_path)
-    hung_up, third = start(nursery, tmp_path)
-    lives, fourth = start(nursery, tmp_path)
+def test_ends_are_told_as_they_were(server: ForkServer, tmp_path: Path) -> None:
+    killed, first = start(server, tmp_path)
+    asked, second = start(server, tmp_path)
+    hung_up, third = start(server, tmp_path)
+    lives, fourth = start(server, tmp_path)
     assert killed.poll() is None
     assert killed.wait(0.05) is None
     assert killed.pid is not None
@@ -152,11 +152,11 @@ def test_ends_are_told_as_they_were(nursery: Nursery, tmp_path: Path) -> None:
         control.close()
 
 
-def test_a_report_wakes_the_driver(nursery: Nursery, tmp_path: Path) -> None:
-    child, control = start(nursery, tmp_path)
+def test_a_report_wakes_the_driver(server: ForkServer, tmp_path: Path) -> None:
+    child, control = start(server, tmp_path)
     assert child.pid is not None
     poll = select.poll()
-    poll.register(nursery.fileno(), select.POLLIN)
+    poll.register(server.fileno(), select.POLLIN)
     assert not poll.poll(100)
     os.kill(child.pid, signal.SIGKILL)
     assert poll.poll(PATIENCE_SECS * 1000)
@@ -164,61 +164,61 @@ def test_a_report_wakes_the_driver(nursery: Nursery, tmp_path: Path) -> None:
     control.close()
 
 
-def test_a_killed_nursery_takes_its_children_along_and_another_can_follow(
-    nursery: Nursery, tmp_path: Path
+def test_a_killed_fork_server_takes_its_children_along_and_another_can_follow(
+    server: ForkServer, tmp_path: Path
 ) -> None:
-    children = [start(nursery, tmp_path) for _ in range(2)]
-    os.kill(nursery.pid, signal.SIGKILL)
+    children = [start(server, tmp_path) for _ in range(2)]
+    os.kill(server.pid, signal.SIGKILL)
     assert [child.wait(PATIENCE_SECS) for child, _ in children] == [-signal.SIGKILL] * 2
-    assert nursery.code == -signal.SIGKILL
+    assert server.code == -signal.SIGKILL
     for child, control in children:
         assert control.drain(PATIENCE_SECS)
         assert child.pid is not None
         p.until(lambda pid=child.pid: not is_there(pid), "it to be gone", 10)
         control.close()
-    late, control = start(nursery, tmp_path)
+    late, control = start(server, tmp_path)
     assert late.poll() == -signal.SIGKILL, "it can start nobody any more"
     control.close()
-    nursery.restart()
-    child, control = start(nursery, tmp_path)
+    server.restart()
+    child, control = start(server, tmp_path)
     assert child.poll() is None
     control.close()
 
 
-def test_a_stuck_nursery_is_killed_in_the_end(
-    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stuck_fork_server_is_killed_in_the_end(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nursery_module, "ANSWER_SECS", 0.5)
-    child, control = start(nursery, tmp_path)
-    os.kill(nursery.pid, signal.SIGSTOP)
+    monkeypatch.setattr(fork_server_module, "ANSWER_SECS", 0.5)
+    child, control = start(server, tmp_path)
+    os.kill(server.pid, signal.SIGSTOP)
     child.kill()
     assert child.code == -signal.SIGKILL
-    assert nursery.code == -signal.SIGKILL
+    assert server.code == -signal.SIGKILL
     assert control.drain(PATIENCE_SECS)
     control.close()
 
 
 def test_ctrl_c_and_sigterm_are_left_to_the_driver(tmp_path: Path) -> None:
-    with Nursery() as nursery:
-        os.kill(nursery.pid, signal.SIGINT)  # it is hardly there yet
-        os.kill(nursery.pid, signal.SIGTERM)
-        child, control = start(nursery, tmp_path)
+    with ForkServer() as server:
+        os.kill(server.pid, signal.SIGINT)  # it is hardly there yet
+        os.kill(server.pid, signal.SIGTERM)
+        child, control = start(server, tmp_path)
         assert child.pid is not None
         os.kill(child.pid, signal.SIGINT)
         assert child.wait(0.3) is None
         control.close()
 
 
-def test_many_descriptors_are_shared_and_let_go(nursery: Nursery, tmp_path: Path) -> None:
+def test_many_descriptors_are_shared_and_let_go(server: ForkServer, tmp_path: Path) -> None:
     bells = [os.eventfd(0) for _ in range(MOST_FDS + 20)]
-    nursery.share(bells)
-    child, control = start(nursery, tmp_path)
+    server.share(bells)
+    child, control = start(server, tmp_path)
     assert child.pid is not None
-    assert num_bells(child.pid) == num_bells(nursery.pid) == len(bells)
-    nursery.share(bells[:1])
-    late, other = start(nursery, tmp_path)
+    assert num_bells(child.pid) == num_bells(server.pid) == len(bells)
+    server.share(bells[:1])
+    late, other = start(server, tmp_path)
     assert late.pid is not None
-    assert num_bells(late.pid) == num_bells(nursery.pid) == 1
+    assert num_bells(late.pid) == num_bells(server.pid) == 1
     for process, own in ((child, control), (late, other)):
         process.kill()
         own.close()
@@ -236,23 +236,23 @@ def test_with_a_thread_in_it_children_are_fresh_interpreters(
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(p.ROOT)]))
     bell = os.eventfd(0)
-    with Nursery() as nursery:
-        nursery.share([bell])
-        child, control = start(nursery, tmp_path)
+    with ForkServer() as server:
+        server.share([bell])
+        child, control = start(server, tmp_path)
         assert child.pid is not None
         line = Path(f"/proc/{child.pid}/cmdline").read_bytes().split(b"\0")
         assert b"rookery.engines.child" in line
-        run, bad = str(tmp_path), {"formation": "none"}
+        run, bad = str(tmp_path), {"formation": "none", "env": {"id": "CartPole-v1"}}
         order: Any = {"run": run, "role": "actor", "replica": 0, "fds": {"bell": bell}}
-        control.send("order", **order, sys_path=sys.path, config=bad)
+        control.send("order", **order, num_threads=1, sys_path=sys.path, config=bad)
         assert child.wait(PATIENCE_SECS) == 1
         told = control.receive()
-        assert [message["message"] for message in told] == ["KeyError: 'none'"]
+        assert ["unknown 'none'" in message["message"] for message in told] == [True]
         control.close()
     os.close(bell)
 
 
-def test_a_nursery_that_cannot_start_says_why(
+def test_a_fork_server_that_cannot_start_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "python"
