@@ -37,5 +37,5 @@ def main(argv: list[str]) -> int:
     program = plan.program()
     validate(program, config.engine, links, concurrent=plan.concurrent)
     mermaid = "mermaid" in words.switches
-    print(to_mermaid(program, links) if mermaid else to_text(program, plan, links), end="")
+    print((to_mermaid if mermaid else to_text)(program, plan, links), end="")
     return 0

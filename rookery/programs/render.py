@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rookery.core.ports import Kind
-from rookery.programs.graph import Edge, Link, Program
+from rookery.programs.graph import Edge, Link, Node, Program
 from rookery.programs.plan import Plan
 
 
-def to_mermaid(program: Program, links: Mapping[Kind, Link]) -> str:
+def to_mermaid(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
     """A Mermaid flow chart; heartbeats are left out."""
     lines = ["flowchart LR"]
     for node in program.nodes:
         times = f" x{node.replicas}" if node.replicas > 1 else ""
-        lines.append(f'  {node.name}["{node.name}{times}<br/>{node.about}"]')
+        lines.append(f'  {node.name}["{node.name}{times}<br/>{_about(node, plan)}"]')
     for edge in program.edges:
         if edge.port.name != "vitals":
             label = f"{edge.port.name} ({link_of(program, edge, links)})"
@@ -24,15 +24,12 @@ def to_mermaid(program: Program, links: Mapping[Kind, Link]) -> str:
 
 def to_text(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
     """A few aligned lines: who, what they exchange, what carries it and how many bytes."""
-    config = plan.config
-    one = f"{plan.envs_each} of {config.env.num_envs} environments"
-    lines = [f"program {program.name} on engine {config.engine}, 1 host", "", "roles"]
+    lines = [f"program {program.name} on engine {plan.config.engine}, 1 host", "", "roles"]
     width = max(len(node.name) for node in program.nodes) + 5
     for node in program.nodes:
         threads = f"{node.num_threads} thread" + ("s" if node.num_threads > 1 else "")
         who = f"{node.name} x{node.replicas}"
-        about = f"{one} each, {node.about}".strip(", ") if node.has_envs else node.about
-        lines.append(f"  {who:<{width}} {threads:<10} {about}")
+        lines.append(f"  {who:<{width}} {threads:<10} {_about(node, plan)}")
     lines += ["", "edges"]
     for edge in program.edges:
         route = f"{edge.source} -> {edge.target}"
@@ -40,9 +37,22 @@ def to_text(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
         link = link_of(program, edge, links)
         lines.append(
             f"  {route:<22} {edge.port.name:<12} {link:<14} "
-            f"{_size(num_bytes):>9} a{'n' if per[0] in 'aeio' else ''} {per:<11} {edge.port.about}"
+            f"{_size(num_bytes):>9} / {per:<11} {edge.port.about}"
         )
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _about(node: Node, plan: Plan) -> str:
+    """What the node does, with its share of the environments."""
+    if not node.has_envs:
+        return node.about
+    total = plan.config.env.num_envs
+    each = (
+        f"{plan.envs_each} of {total} environments"
+        if node.replicas > 1
+        else f"{total} environments"
+    )
+    return f"{each}, {node.about}" if node.about else each
 
 
 def link_of(program: Program, edge: Edge, links: Mapping[Kind, Link]) -> Link:
