@@ -6,11 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.forks import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECS = 90.0
@@ -18,8 +19,11 @@ PATIENCE_SECS = 90.0
 
 def start(run: Path, *flags: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """``rookery train`` of a slow little world under ``local``, in the background."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "rookery", "train", *flags, "--run", str(run)],
+    return forked(
+        "train",
+        *flags,
+        "--run",
+        str(run),
         cwd=ROOT,
         env=os.environ | (env or {}),
         stdout=subprocess.PIPE,

@@ -17,6 +17,7 @@ import pytest
 
 from rookery.cli.main import main
 from rookery.runs.find import load_checkpoint
+from tests.forks import forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -28,8 +29,8 @@ def status_of(run: Path) -> Any:
 @contextmanager
 def in_process(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """A command in a process of its own, which does not outlive the block."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "rookery", *words],
+    with forked(
+        *words,
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
