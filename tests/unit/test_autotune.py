@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,12 @@ from rookery.tune.trial import Trial, run_trial
 
 
 def settings(flags: Flags) -> RunConfig:
-    return settings_from_flags("cartpole", flags)
+    return _settings(tuple(sorted(flags.items())))
+
+
+@cache
+def _settings(flags: tuple[tuple[str, str], ...]) -> RunConfig:
+    return settings_from_flags("cartpole", dict(flags))
 
 
 def test_every_part_is_measured_alone() -> None:
@@ -126,6 +132,7 @@ def test_the_command_writes_a_file_that_train_takes(
     monkeypatch.chdir(tmp_path)
     given = ["--formation", "sync", "--engine", "inline", "--envs", "8", "--secs", "0.3"]
     given += ["--ppo.rollout_steps", "8", "--ppo.num_minibatches", "1"]
+    given += ["--sync.learner_threads", "1", "--ppo.num_epochs", "1"]
     assert main(["autotune", "cartpole", *given, "--out", "best.yaml", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["best"] in told["trials"]
