@@ -64,7 +64,13 @@ def by_gymnasium(env_id: str, limit: int) -> gym.Env[Any, Any]:
     return TimeLimit(stacked, limit)
 
 
-@pytest.mark.parametrize("env_id", [BREAKOUT, PONG, PACMAN, "ALE/SpaceInvaders-v5"])
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        *(BREAKOUT, "ALE/SpaceInvaders-v5"),
+        *(pytest.param(name, marks=pytest.mark.long) for name in (PONG, PACMAN)),
+    ],
+)
 def test_games_are_those_of_gymnasiums_wrapper(env_id: str) -> None:
     atari = replace(SAME_START, fire_reset=False, sticky=0.0)
     envs = vector_of(env_id, atari=atari, max_episode_steps=110)

@@ -52,8 +52,16 @@ def test_a_game_that_does_not_exist_is_met_with_near_names() -> None:
         make_env(EnvConfig(id="MinAtar/Breakot-v1"))
 
 
+OTHERS = [f"MinAtar/{game}-v1" for game in ("Asterix", "Seaquest", "SpaceInvaders")]
+
+
 @pytest.mark.parametrize(
-    "env_id", [*(f"MinAtar/{game}-v1" for game in GAMES), GRID, "MiniGrid-MultiRoom-N2-S4-v0"]
+    "env_id",
+    [
+        *("MinAtar/Breakout-v1", "MinAtar/Freeway-v1", GRID),
+        *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS),
+        pytest.param("MiniGrid-MultiRoom-N2-S4-v0", marks=pytest.mark.long),
+    ],
 )
 def test_many_are_as_one(env_id: str) -> None:
     config = config_of(env_id)

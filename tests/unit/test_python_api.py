@@ -204,8 +204,15 @@ def test_a_solved_run_needs_a_new_goal(tmp_path: Path) -> None:
 # --- evaluating ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("core", "deterministic"),
+    [
+        *(("none", True), ("gru", False)),
+        pytest.param("none", False, marks=pytest.mark.long),
+        pytest.param("gru", True, marks=pytest.mark.long),
+    ],
+)
 def test_scores_do_not_depend_on_the_number_of_environments(
     deterministic: bool, core: str, tmp_path: Path
 ) -> None:
