@@ -99,10 +99,12 @@ def test_memory_recalls_what_was_seen_before(
     assert score(run) == 1.0
 
 
+@pytest.mark.slow
 def test_without_memory_there_is_nothing_to_recall(tmp_path: Path) -> None:
     assert abs(score(learn("Recall", tmp_path, steps=6_000), episodes=200)) < 0.3
 
 
+@pytest.mark.slow
 def test_normalised_observations_let_a_whisper_through(tmp_path: Path) -> None:
     plain = learn("Whisper", tmp_path / "plain", steps=6_000)
     assert score(plain) < 0.8 * toy_worlds.MIRROR_STEPS
@@ -110,6 +112,7 @@ def test_normalised_observations_let_a_whisper_through(tmp_path: Path) -> None:
     assert score(normalised) == toy_worlds.MIRROR_STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 @pytest.mark.parametrize(("final", "value"), [(False, 10.0), (True, 4.14)])
 def test_a_time_limit_is_no_end(algo: str, final: bool, value: float, tmp_path: Path) -> None:
@@ -121,6 +124,7 @@ def test_a_time_limit_is_no_end(algo: str, final: bool, value: float, tmp_path: 
     assert float(found) == pytest.approx(value, rel=0.12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 def test_masked_actions_are_never_taken(algo: str, tmp_path: Path) -> None:
     """The world breaks at the first forbidden action, in training and in evaluation."""
@@ -141,6 +145,7 @@ QUEUED: dict[str, Any] = {
 """Under ``inline`` all slots are filled before each update: rollouts are three updates old."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["discrete", "multi_binary"])
 def test_async_learns_choices_from_old_rollouts(kind: str, tmp_path: Path) -> None:
     env = {"kwargs": {"kind": kind}}
@@ -156,6 +161,7 @@ def test_async_recalls_what_was_seen_before(tmp_path: Path) -> None:
     assert score(run) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("final", "value"), [(False, 10.0), (True, 4.14)])
 def test_async_takes_a_time_limit_for_no_end(final: bool, value: float, tmp_path: Path) -> None:
     env = {"kwargs": {"final": final}}
@@ -169,6 +175,7 @@ def test_async_takes_a_time_limit_for_no_end(final: bool, value: float, tmp_path
 # --- from replay ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

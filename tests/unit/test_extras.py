@@ -55,6 +55,7 @@ def test_a_game_that_does_not_exist_is_met_with_near_names() -> None:
 OTHERS = [f"MinAtar/{game}-v1" for game in ("Asterix", "Seaquest", "SpaceInvaders")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env_id",
     [
@@ -106,6 +107,7 @@ def test_other_seeds_give_other_games() -> None:
     assert not np.array_equal(env.reset(seed=1)[0], env.reset(seed=2)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["MinAtar/Breakout-v1", GRID])
 def test_they_can_be_drawn(env_id: str) -> None:
     env = make_env(config_of(env_id), render_mode="rgb_array")

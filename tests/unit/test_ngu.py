@@ -372,6 +372,7 @@ def test_arms_are_constant_within_an_episode(tmp_path: Path) -> None:
     assert len(told) == ends >= 9
 
 
+@pytest.mark.slow
 def test_a_bundle_holds_the_whole_network(tmp_path: Path) -> None:
     from rookery.zoo.bundle import read_bundle, write_bundle
     from rookery.zoo.pack import pack

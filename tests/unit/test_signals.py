@@ -100,6 +100,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     assert status_of(tmp_path / "r")["state"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error() -> None:
     line = f"{sys.executable} -m rookery train cartpole --help | head -1"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=REPOSITORY)
