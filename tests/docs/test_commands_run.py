@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,9 @@ from rookery.recipes.catalog import load_config_file, load_recipe, recipe_names
 from tests.docs.pages import A_RUN, FENCE, PAGES, ROOT, SHELL, write_files
 
 TRAIN = {"steps": "600", "envs": "4", "log-every": "200", "save-every": "300"}
+PPO = {"ppo.rollout_steps": "32", "ppo.num_minibatches": "2", "ppo.num_epochs": "1"}
 SMALLER = {
-    "train": TRAIN | {"eval.episodes": "2", "eval.max_steps": "50", "ppo.num_minibatches": "2"},
+    "train": TRAIN | {"eval.episodes": "2", "eval.max_steps": "50"} | PPO,
     "resume": {},
     "eval": {"episodes": "2", "max-steps": "50"},
     "watch": {"episodes": "1", "max-steps": "4"},
@@ -98,12 +100,12 @@ class Thrift:
     """What of a page's processes an earlier command has shown already."""
 
     def __init__(self) -> None:
-        self._seen: set[tuple[str, str]] = set()
+        self._seen: set[tuple[Any, ...]] = set()
 
-    def is_new(self, engine: str, formation: str) -> bool:
+    def is_new(self, *kind: Any) -> bool:
         """Whether no command before has had these."""
-        known = (engine, formation) in self._seen
-        self._seen.add((engine, formation))
+        known = kind in self._seen
+        self._seen.add(kind)
         return not known
 
     def fewer(self, given: list[str], launcher: str = "") -> tuple[list[str], bool]:
@@ -114,11 +116,14 @@ class Thrift:
         for flag in ("run", "init_from", "jobs"):
             parts.take(flag)
         if parts.take("seeds"):
-            return given if self.is_new("seeds", "") else with_flag(given, "seeds", "1"), True
+            return given if self.is_new("seeds") else with_flag(given, "seeds", "1"), True
         config = settings_from_flags(parts.one_name("train"), parts.flags)
         engine = launcher or config.engine
-        if engine == "inline" or self.is_new(engine, config.formation):
+        learners = getattr(config.formation_config, "num_learners", 1)
+        if engine == "inline" or self.is_new(engine, config.formation, learners):
             return given, True
+        if learners > 1:
+            given = with_flag(given, "learners", "1")
         if config.formation in ("allreduce", "hogwild"):
             given = with_flag(given, "workers", "1")
         return with_flag(given, "engine", "inline"), False

@@ -58,6 +58,7 @@ def test_ranks_on_three_nodes_train_resume_and_are_evaluated(
     run = tmp_path / "run"
     settings = [PLAIN, *SMALL, "--formation", formation, "--steps", "800", "--quiet"]
     words = [*ROOKERY, "train", *settings, "--run", str(run)]
+    cluster.wait_until_ready()
     code, said = cluster.run(*SRUN, *words, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     assert (code, said) == (0, "")
     steps = load_checkpoint(run, "latest").steps
@@ -67,6 +68,7 @@ def test_ranks_on_three_nodes_train_resume_and_are_evaluated(
         assert main(["train", *settings, *inline]) == 0
         same(run, tmp_path / "inline")
     words = [*ROOKERY, "resume", str(run), "--steps", str(steps + 400), "--quiet"]
+    cluster.wait_until_ready()  # srun says so where it has to wait for nodes
     code, said = cluster.run(*SRUN, *words, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     assert (code, said) == (0, "")
     assert load_checkpoint(run, "latest").steps >= steps + 400
@@ -80,6 +82,7 @@ def test_ranks_find_each_other_whatever_their_memory_holds(cluster: SlurmCluster
         "held = held[::2]; from rookery.engines.mpi import world; ranks = world(); "
         "assert ranks.gather_text(str(ranks.rank)) == ['0', '1', '2']; ranks.leave()"
     )
+    cluster.wait_until_ready()
     assert cluster.run(*SRUN, sys.executable, "-c", code, cwd=ROOT) == (0, "")
 
 
