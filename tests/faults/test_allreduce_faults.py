@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", ["worker-0", pytest.param("worker-1", marks=pytest.mark.long)])
 def test_a_killed_worker_takes_all_back_to_the_last_checkpoint(run: Path, name: str) -> None:
-    process = p.start(run, WORLD, *SMALL, *SLOW_STEPS, "--steps", "2400")
+    process = p.start(run, WORLD, *SMALL, *SLOW_STEPS, "--steps", "4000")
     p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
     before = p.members(run)
     assert set(before) == {"worker-0", "worker-1"}
@@ -44,7 +44,7 @@ def test_a_killed_worker_takes_all_back_to_the_last_checkpoint(run: Path, name: 
     assert "goes back to the last checkpoint" in errors
     steps = [record["steps"] for record in read_metrics(run / "metrics.jsonl")]
     assert steps == sorted(set(steps)), "nothing is told twice"
-    assert load_checkpoint(run, "latest").steps >= 2400
+    assert load_checkpoint(run, "latest").steps >= 4000
     assert not p.everyone(run)
 
 
