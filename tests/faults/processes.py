@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,14 @@ def shared_memory() -> set[str]:
     return set(os.listdir("/dev/shm"))
 
 
+def own_name() -> str:
+    """A name for a run whose processes are looked for; others that run now may be called alike."""
+    return f"run-{uuid.uuid4().hex[:12]}"
+
+
 def own_run(tmp_path: Path) -> Iterator[Path]:
     """A run directory; afterwards nobody of it may live and shared memory must be as before."""
-    path = tmp_path / f"run-{tmp_path.name}"
+    path = tmp_path / own_name()
     before = shared_memory()
     yield path
     for pid in everyone(path).values():

@@ -23,7 +23,7 @@ from rookery.cli.live.terminal import speaks_unicode
 from rookery.cli.main import main
 from rookery.cli.settings import settings_from_flags
 from rookery.runs.metrics import read_metrics
-from tests.faults.processes import members
+from tests.faults.processes import members, own_name
 from tests.forks import forked
 from tests.terminal import REPOSITORY, Screen, watch
 
@@ -265,10 +265,12 @@ def test_nothing_to_resume_draws_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_killed_actor_is_told_above_the_view(tmp_path: Path) -> None:
+    run = own_name()
     words = (*ENDLESS, "--engine", "local", "--actors", "2")
+    words = tuple(run if word == "run" else word for word in words)
     with watch(*words, cwd=tmp_path, columns=100, rows=30) as terminal:
         terminal.until(has_curve)
-        os.kill(members(tmp_path / "run")["actor-1"], signal.SIGKILL)
+        os.kill(members(tmp_path / run)["actor-1"], signal.SIGKILL)
         terminal.until(lambda screen: re.search(r"restarts +1", screen.text()) is not None)
         terminal.type(b"\x03")
         assert terminal.end() == 130
