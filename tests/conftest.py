@@ -9,6 +9,9 @@ import signal
 # for one another makes them twenty times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Nor do processes that compile every module anew start any sooner.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that; the
 # tests send it to children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -16,6 +16,10 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+from tests.fork_server import own_the_terminal
+from tests.forks import forked
 
 REPOSITORY = Path(__file__).parents[1]
 _SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
@@ -115,7 +119,14 @@ class Watched:
     """A command on a pseudo-terminal."""
 
     def __init__(
-        self, argv: list[str], cwd: Path, columns: int, rows: int, environment: dict[str, str]
+        self,
+        words: tuple[str, ...],
+        cwd: Path,
+        columns: int,
+        rows: int,
+        environment: dict[str, str],
+        *,
+        afresh: bool,
     ) -> None:
         self.master, terminal = pty.openpty()
         _set_size(terminal, columns, rows)
@@ -123,15 +134,13 @@ class Watched:
         self.screen = Screen(columns, rows)
         self.raw = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self.process = subprocess.Popen(
-            argv,
-            cwd=cwd,
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            env=environment,
-            preexec_fn=_own_the_terminal,
-        )
+        standard = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+        options: dict[str, Any] = {"env": environment, "preexec_fn": own_the_terminal}
+        if afresh:
+            argv = [sys.executable, "-m", "rookery", *words]
+            self.process = subprocess.Popen(argv, cwd=cwd, **standard, **options)
+        else:
+            self.process = forked(*words, cwd=cwd, **standard, **options)
         os.close(terminal)
 
     def read(self) -> bool:
@@ -181,7 +190,10 @@ class Watched:
 def watch(
     *words: str, cwd: Path, columns: int = 80, rows: int = 24, **changes: str | None
 ) -> Iterator[Watched]:
-    """``rookery`` with ``words`` on a terminal of its own; changes to the environment by name."""
+    """``rookery`` with ``words`` on a terminal of its own; changes to the environment by name.
+
+    Python looks at the language as it starts: where that is changed it is started afresh.
+    """
     environment = os.environ | {
         "PYTHONPATH": str(REPOSITORY),
         "TERM": "xterm-256color",
@@ -193,19 +205,12 @@ def watch(
         environment.pop(name, None)
         if value is not None:
             environment[name] = value
-    argv = [sys.executable, "-m", "rookery", *words]
-    watched = Watched(argv, cwd, columns, rows, environment)
+    afresh = any(name.startswith(("LANG", "LC_", "PYTHON")) for name in changes)
+    watched = Watched(words, cwd, columns, rows, environment, afresh=afresh)
     try:
         yield watched
     finally:
         watched.close()
-
-
-def _own_the_terminal() -> None:
-    os.setsid()
-    # Closing the terminal must not end the command: some tests look at what it does then.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _keep_output(descriptor: int) -> None:

@@ -1,4 +1,9 @@
-"""Every command of the pages is run as it stands, only smaller: fewer steps, fewer episodes."""
+"""Every command of the pages is run as it stands, only smaller: fewer steps, fewer episodes.
+
+Processes cost most. Of the commands of a page that train in several, `make test` starts them for
+the first of each formation and trains with the settings of the others in one thread; and what an
+earlier page has had word for word is not done again. `make test-long` does all of it.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +14,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rookery.cli.arguments import split_words
 from rookery.cli.main import main
+from rookery.cli.settings import settings_from_flags
 from rookery.recipes.catalog import load_config_file, load_recipe, recipe_names
 from tests.docs.pages import A_RUN, FENCE, PAGES, ROOT, SHELL, write_files
 
 TRAIN = {"steps": "600", "envs": "4", "log-every": "200", "save-every": "300"}
+PPO = {"ppo.rollout_steps": "32", "ppo.num_minibatches": "2", "ppo.num_epochs": "1"}
 SMALLER = {
-    "train": TRAIN | {"eval.episodes": "2", "eval.max_steps": "50", "ppo.num_minibatches": "2"},
+    "train": TRAIN | {"eval.episodes": "2", "eval.max_steps": "50"} | PPO,
     "resume": {},
     "eval": {"episodes": "2", "max-steps": "50"},
     "watch": {"episodes": "1", "max-steps": "4"},
     "record": {"episodes": "1", "max-steps": "12"},
     "zoo add": {"episodes": "2"},
     "autotune": {"secs": "0.3", "formation": "sync", "engine": "inline", "envs": "4"}
-    | {"ppo.rollout_steps": "8", "ppo.num_minibatches": "1"},
+    | {"ppo.rollout_steps": "8", "ppo.num_minibatches": "1", "sync.learner_threads": "1"},
 }
 """Flags given to each command in place of its own."""
 RUN = ("rookery", "python", "mpiexec")
@@ -87,10 +96,44 @@ def smaller(words: list[str]) -> list[str]:
     return words
 
 
-def _recipe_algo(words: list[str]) -> str:
-    """The algorithm of the recipe that a command names."""
-    named = next((word for word in words[1:] if word in recipe_names()), None)
-    return "ppo" if named is None else str(load_recipe(named).get("algo", "ppo"))
+class Thrift:
+    """What of a page's processes an earlier command has shown already."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[Any, ...]] = set()
+
+    def is_new(self, *kind: Any) -> bool:
+        """Whether no command before has had these."""
+        known = kind in self._seen
+        self._seen.add(kind)
+        return not known
+
+    def fewer(self, given: list[str], launcher: str = "") -> tuple[list[str], bool]:
+        """The command with as few processes as show what is new; whether ``launcher`` is needed."""
+        if given[0] != "train" or {"--help", "--print_config"} & set(given):
+            return given, True
+        parts = split_words(given[1:], {"quiet", "plain"})
+        for flag in ("run", "init_from", "jobs"):
+            parts.take(flag)
+        if parts.take("seeds"):
+            return given if self.is_new("seeds") else with_flag(given, "seeds", "1"), True
+        config = settings_from_flags(parts.one_name("train"), parts.flags)
+        engine = launcher or config.engine
+        learners = getattr(config.formation_config, "num_learners", 1)
+        if engine == "inline" or self.is_new(engine, config.formation, learners):
+            return given, True
+        if learners > 1:
+            given = with_flag(given, "learners", "1")
+        if config.formation in ("allreduce", "hogwild"):
+            given = with_flag(given, "workers", "1")
+        return with_flag(given, "engine", "inline"), False
+
+
+def stood_before(page: Path, words: list[str]) -> bool:
+    """Whether an earlier page has the same command, which leaves nothing for this page's others."""
+    if words[1:2] not in (["train"], ["doctor"]) or "--run" in words:
+        return False
+    return next(of for of, known in lines() if known == words) != page
 
 
 PAGES_WITH_COMMANDS = sorted({page for page, words in lines() if words[0] in RUN})
@@ -116,9 +159,8 @@ def desk(tmp_path: Path, first_run: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-def on_two_ranks(words: list[str]) -> None:
+def on_two_ranks(given: list[str]) -> None:
     """An MPI job of a page, made smaller, on this host."""
-    given = smaller(words[words.index("rookery") + 1 :])
     mpiexec = str(Path(sys.executable).parent / "mpiexec")
     done = subprocess.run(
         [mpiexec, "-n", "2", sys.executable, "-m", "rookery", *given],
@@ -128,26 +170,33 @@ def on_two_ranks(words: list[str]) -> None:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{shlex.join(given)}\n{done.stdout}{done.stderr}"
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("thrifty", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("page", PAGES_WITH_COMMANDS, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_of_a_page_runs(
-    page: Path, desk: Path, capfd: pytest.CaptureFixture[str]
+    page: Path, thrifty: bool, desk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    thrift = Thrift()
     for of, words in lines():
-        if of != page:
+        if of != page or (thrifty and stood_before(page, words)):
             continue
         if words[0] == "python" and words[1].endswith(".py") and (desk / words[1]).is_file():
             subprocess.run([sys.executable, *words[1:]], check=True, timeout=120)
-        if words[0] == "mpiexec":
-            on_two_ranks(words)
-        if words[0] != "rookery" or len(words) == 1:
+        if words[0] not in ("rookery", "mpiexec") or len(words) == 1:
             continue
-        given = smaller(words[1:])
+        launched = words[0] == "mpiexec"
+        given = smaller(words[words.index("rookery") + 1 :])
+        if thrifty:
+            given, as_it_stands = thrift.fewer(given, "mpi" if launched else "")
+            launched = launched and as_it_stands
         where = given[given.index("--run") + 1] if "--run" in given else ""
         if given[0] == "train" and where:
             shutil.rmtree(desk / where, ignore_errors=True)  # pages begin the same run again
+        if launched:
+            on_two_ranks(given)
+            continue
         code = main(given)
         assert code == 0, f"{shlex.join(words)}\nas {shlex.join(given)}\n{capfd.readouterr().err}"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -136,17 +134,16 @@ def test_ctrl_c_ends_threads_with_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_bottleneck_is_named_in_lines_and_at_the_end(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "rookery", "train", WORLD, "--algo", "impala", "--formation",
-            "async", "--steps", "800", "--log-every", "400", "--eval.episodes", "0",
-            "--run", str(tmp_path / "run"),
-        ],
-        cwd=p.ROOT, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+def test_the_bottleneck_is_named_in_lines_and_at_the_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "--algo", "impala", "--formation", "async", "--steps", "800", "--log-every", "400",
+        "--eval.episodes", "0", "--run", str(tmp_path / "run"),
+    ]  # fmt: skip
+    assert main(["train", WORLD, *words]) == 0
     bound = r"learning \d+ %, lag \d+\.\d updates"
-    lines = done.stderr.splitlines()
+    lines = capfd.readouterr().err.splitlines()
     assert re.search(rf"steps/s  {bound}$", lines[1])
     assert re.search(rf"^finished: .* s; {bound}\)$", lines[-2])
     assert lines[-1].startswith("rookery eval")

@@ -23,6 +23,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inline", pytest.param("local", marks=pytest.mark.slow)])
 def test_a_run_of_fewer_steps_than_learning_starts_ends_and_goes_on(
     engine: str, tmp_path: Path

@@ -39,7 +39,7 @@ def test_callbacks_run_in_the_driver_and_can_stop_the_run(tmp_path: Path) -> Non
 
     run = rookery.train(
         "CartPole-v1",
-        run=tmp_path / "run",
+        run=tmp_path / p.own_name(),
         steps=1_000_000,
         log_every=400,
         eval={"episodes": 2, "every_steps": 400},

@@ -120,15 +120,20 @@ def test_ranks_of_allreduce_learn_what_processes_learn_to_the_bit(
     same(tmp_path / "mpi", tmp_path / "local")
 
 
-@pytest.mark.slow
-def test_eleven_ranks_on_few_cores_solve_cartpole(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "goal"), [(4, ("--stop-at", "60")), pytest.param(11, (), marks=pytest.mark.long)]
+)
+def test_more_ranks_than_cores_solve_cartpole(
+    count: int, goal: tuple[str, ...], tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    flags = ("--envs", "40", "--eval.episodes", "20", "--run", str(run))
-    code, said = Ranks("-n", "11", *ROOKERY, "train", "cartpole", *flags).end(2 * p.PATIENCE_SECS)
+    flags = ("--eval.episodes", "20", *goal, "--run", str(run))
+    ranks = Ranks("-n", str(count), *ROOKERY, "train", "cartpole", *flags)
+    code, said = ranks.end(2 * p.PATIENCE_SECS)
     assert code == 0, said
     assert "Solved" in said
     assert json.loads((run / "status.json").read_text())["state"] == "solved"
-    assert len((run / "logs" / "ranks.txt").read_text().splitlines()) == 11
+    assert len((run / "logs" / "ranks.txt").read_text().splitlines()) == count
     records = read_metrics(run / "metrics.jsonl")
     assert {"fleet/slowest_actor", "fleet/learner_wait_share"} <= set(records[0])
     assert main(["eval", str(run), "--episodes", "3"]) == 0
@@ -152,10 +157,10 @@ def test_a_killed_rank_ends_the_job_and_it_resumes_with_another_number(tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("formation", ["sync", "allreduce"])
+@pytest.mark.parametrize("formation", ["sync", pytest.param("allreduce", marks=pytest.mark.long)])
 def test_an_exception_names_rank_host_and_cause(tmp_path: Path, formation: str) -> None:
     words = ["train", "tests.faults.fault_worlds:Raises", *SMALL, "--formation", formation]
-    code, said = job(3, *words, "--steps", "100000", "--run", str(tmp_path / "run"))
+    code, said = job(2, *words, "--steps", "100000", "--run", str(tmp_path / "run"))
     assert code == 3, said
     assert "rookery: rank " in said
     assert f" on {os.uname().nodename}: environment" in said
@@ -167,7 +172,7 @@ def test_an_exception_names_rank_host_and_cause(tmp_path: Path, formation: str) 
 def test_a_rank_that_hangs_in_c_is_noticed_and_named(tmp_path: Path) -> None:
     marker = tmp_path / "stuck"
     ranks = Ranks(
-        "-n", "3", *ROOKERY, "train", "tests.faults.fault_worlds:HangsInC", *SMALL,
+        "-n", "2", *ROOKERY, "train", "tests.faults.fault_worlds:HangsInC", *SMALL,
         "--env.kwargs", f"{{marker: '{marker}'}}", "--env.step_timeout_secs", "2",
         "--steps", "100000", "--run", str(tmp_path / "run"),
     )  # fmt: skip
@@ -182,7 +187,7 @@ def test_a_rank_that_hangs_in_c_is_noticed_and_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_control_c_ends_every_rank_with_a_checkpoint(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    ranks = Ranks("-n", "3", *ROOKERY, "train", PLAIN, *SMALL, *SLOW, "--run", str(run))
+    ranks = Ranks("-n", "2", *ROOKERY, "train", PLAIN, *SMALL, *SLOW, "--run", str(run))
     p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
     ranks.process.send_signal(signal.SIGINT)
     code, said = ranks.end()
@@ -211,13 +216,15 @@ def test_ranks_on_two_hosts_train_together(hosts: TwoHosts, tmp_path: Path) -> N
     same(tmp_path / "mpi", tmp_path / "inline")
 
 
-@pytest.mark.parametrize(("rank", "host"), [(0, "node-a"), (1, "node-b")])
+@pytest.mark.parametrize(
+    ("rank", "host"), [pytest.param(0, "node-a", marks=pytest.mark.long), (1, "node-b")]
+)
 def test_a_killed_rank_ends_the_ranks_of_the_other_host(
     hosts: TwoHosts, tmp_path: Path, rank: int, host: str
 ) -> None:
     run = tmp_path / "run"
     words = [*ROOKERY, "train", PLAIN, *SMALL, *SLOW, "--run", str(run)]
-    ranks = Ranks("-n", "4", *words, hosts=hosts)
+    ranks = Ranks("-n", "3", *words, hosts=hosts)
     p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
     os.kill(pid_of(run, rank), signal.SIGKILL)
     code, said = ranks.end(END_SECS)
@@ -229,7 +236,7 @@ def test_a_killed_rank_ends_the_ranks_of_the_other_host(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-n", "3", *ROOKERY, "train", "cartpole", "--stepz", "3"], "unknown flag --stepz"),
+        (["-n", "2", *ROOKERY, "train", "cartpole", "--stepz", "3"], "unknown flag --stepz"),
         (["-n", "2", *ROOKERY, "train", "cartpole", "--run", "/proc/x/y"], "cannot write /proc/x"),
         (
             ["-n", "1", *ROOKERY, "train", "cartpole", ":", "-n", "1", *ROOKERY, "train",

@@ -51,18 +51,24 @@ def test_srun_gives_every_rank_a_node_of_its_own(cluster: SlurmCluster) -> None:
     assert (code, sorted(said.split())) == (0, cluster.nodes)
 
 
-@pytest.mark.parametrize("formation", ["sync", "allreduce"])
+@pytest.mark.parametrize("formation", ["sync", pytest.param("allreduce", marks=pytest.mark.long)])
 def test_ranks_on_three_nodes_train_resume_and_are_evaluated(
     cluster: SlurmCluster, tmp_path: Path, formation: str
 ) -> None:
     run = tmp_path / "run"
     settings = [PLAIN, *SMALL, "--formation", formation, "--steps", "800", "--quiet"]
     words = [*ROOKERY, "train", *settings, "--run", str(run)]
+    cluster.wait_until_ready()
     code, said = cluster.run(*SRUN, *words, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     assert (code, said) == (0, "")
     steps = load_checkpoint(run, "latest").steps
     assert steps >= 800
+    if formation == "sync":  # one thread learns the same, to the bit
+        inline = ["--actors", "2", "--run", str(tmp_path / "inline")]
+        assert main(["train", *settings, *inline]) == 0
+        same(run, tmp_path / "inline")
     words = [*ROOKERY, "resume", str(run), "--steps", str(steps + 400), "--quiet"]
+    cluster.wait_until_ready()  # srun says so where it has to wait for nodes
     code, said = cluster.run(*SRUN, *words, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     assert (code, said) == (0, "")
     assert load_checkpoint(run, "latest").steps >= steps + 400
@@ -76,21 +82,11 @@ def test_ranks_find_each_other_whatever_their_memory_holds(cluster: SlurmCluster
         "held = held[::2]; from rookery.engines.mpi import world; ranks = world(); "
         "assert ranks.gather_text(str(ranks.rank)) == ['0', '1', '2']; ranks.leave()"
     )
+    cluster.wait_until_ready()
     assert cluster.run(*SRUN, sys.executable, "-c", code, cwd=ROOT) == (0, "")
 
 
-def test_nodes_of_slurm_learn_what_one_thread_learns_to_the_bit(
-    cluster: SlurmCluster, tmp_path: Path
-) -> None:
-    settings = [PLAIN, *SMALL, "--steps", "400", "--quiet"]
-    words = [*ROOKERY, "train", *settings, "--run", str(tmp_path / "srun")]
-    code, said = cluster.run(*SRUN, *words, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
-    assert code == 0, said
-    assert main(["train", *settings, "--actors", "2", "--run", str(tmp_path / "inline")]) == 0
-    same(tmp_path / "srun", tmp_path / "inline")
-
-
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_a_killed_rank_is_named_once_and_ends_the_job(
     slow_job: tuple[Path, subprocess.Popen[str]], rank: int
 ) -> None:

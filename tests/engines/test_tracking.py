@@ -20,6 +20,7 @@ from rookery.runs.courier_process import Memo, Telling, Tracker
 from rookery.runs.directory import RunDirectory
 from rookery.runs.metrics import load_sink, read_metrics
 from tests.faults.processes import members, start, until
+from tests.forks import forked
 
 pytestmark = pytest.mark.slow
 
@@ -35,15 +36,16 @@ TINY += ["--policy.hidden", "8", "--ppo.rollout_steps", "32"]
 
 
 def rookery(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "rookery", *words],
+    process = forked(
+        *words,
         cwd=ROOT,
         env=os.environ | QUIET | (env or {}),
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=120,
-        check=False,
     )
+    out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 def left_behind(run: Path) -> list[str]:
@@ -137,7 +139,7 @@ def test_wandb_has_settings_and_history_and_goes_on_in_the_same_run(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["inline", "local"])
+@pytest.mark.parametrize("engine", ["inline", pytest.param("local", marks=pytest.mark.long)])
 def test_wandb_leaves_no_process_after_ctrl_c(tmp_path: Path, engine: str) -> None:
     run = tmp_path / f"tracked-until-ctrl-c-{engine}"
     flags = ["--steps", "100000000", "--metrics.sinks", "jsonl,wandb", "--engine", engine]
@@ -153,7 +155,7 @@ def test_wandb_leaves_no_process_after_ctrl_c(tmp_path: Path, engine: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["inline", "local"])
+@pytest.mark.parametrize("engine", [pytest.param("inline", marks=pytest.mark.long), "local"])
 def test_nothing_stays_behind_a_killed_driver(tmp_path: Path, engine: str) -> None:
     run = tmp_path / f"tracked-and-killed-{engine}"
     flags = ["--steps", "100000000", "--metrics.sinks", "jsonl,wandb,mlflow", "--engine", engine]

@@ -41,7 +41,7 @@ def numbers(run: rookery.Run) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", [pytest.param("none", marks=pytest.mark.long), "lstm"])
 def test_local_equals_inline(tmp_path: Path, core: str) -> None:
     policy = {"core": core, "core_size": 16, "normalize_obs": True}
     runs = {

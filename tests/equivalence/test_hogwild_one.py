@@ -25,9 +25,9 @@ ALGOS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("algo", "core", "optimizer"),
     [
-        ("a2c", "none", {"name": "rmsprop"}),
+        pytest.param("a2c", "none", {"name": "rmsprop"}, marks=pytest.mark.long),
         ("a2c", "lstm", {"amsgrad": True}),
-        ("ppo", "none", {}),
+        pytest.param("ppo", "none", {}, marks=pytest.mark.long),
         ("ppo", "gru", {"betas": [0.8, 0.9]}),
     ],
 )

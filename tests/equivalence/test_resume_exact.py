@@ -161,8 +161,14 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert sessions[0].data["window"] == sessions[1].data["window"]
 
 
+REPEATS = ("gru, native", "feed-forward, serial", "async, native")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.long) if case in REPEATS else case for case in CASES],
+)
 def test_killed_and_resumed_is_never_stopped(case: str, tmp_path: Path) -> None:
     env, given = CASES[case]
     straight = rookery.train(env, run=tmp_path / "straight", steps=2000, **given)

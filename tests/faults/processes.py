@@ -6,11 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.forks import forked
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECS = 90.0
@@ -18,8 +20,11 @@ PATIENCE_SECS = 90.0
 
 def start(run: Path, *flags: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """``rookery train`` of a slow little world under ``local``, in the background."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "rookery", "train", *flags, "--run", str(run)],
+    return forked(
+        "train",
+        *flags,
+        "--run",
+        str(run),
         cwd=ROOT,
         env=os.environ | (env or {}),
         stdout=subprocess.PIPE,
@@ -92,9 +97,14 @@ def shared_memory() -> set[str]:
     return set(os.listdir("/dev/shm"))
 
 
+def own_name() -> str:
+    """A name for a run whose processes are looked for; others that run now may be called alike."""
+    return f"run-{uuid.uuid4().hex[:12]}"
+
+
 def own_run(tmp_path: Path) -> Iterator[Path]:
     """A run directory; afterwards nobody of it may live and shared memory must be as before."""
-    path = tmp_path / f"run-{tmp_path.name}"
+    path = tmp_path / own_name()
     before = shared_memory()
     yield path
     for pid in everyone(path).values():

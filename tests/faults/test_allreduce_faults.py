@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> Iterator[Path]:
     yield from p.own_run(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["worker-0", "worker-1"])
+@pytest.mark.parametrize("name", ["worker-0", pytest.param("worker-1", marks=pytest.mark.long)])
 def test_a_killed_worker_takes_all_back_to_the_last_checkpoint(run: Path, name: str) -> None:
     process = p.start(run, WORLD, *SMALL, *SLOW_STEPS, "--steps", "4000")
     p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
@@ -95,7 +95,7 @@ def test_workers_learn_with_memory_and_statistics(tmp_path: Path) -> None:
     flags = [
         "--formation", "allreduce", "--engine", "local", "--workers", "2", "--envs", "8",
         "--policy.core", "gru", "--policy.normalize_obs", "true", "--ppo.normalize_reward", "true",
-        "--ppo.num_minibatches", "2", "--allreduce.check_every", "1", "--steps", "3000",
+        "--ppo.num_minibatches", "2", "--allreduce.check_every", "1", "--steps", "1500",
         "--eval.episodes", "2", "--quiet", "--run", str(tmp_path / "run"),
     ]  # fmt: skip
     assert main(["train", "CartPole-v1", *flags]) == 0

@@ -53,7 +53,7 @@ def quadratic_worker(
 
 @pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_many_writers_without_a_lock_reach_the_optimum(killed: int) -> None:
-    num_workers, steps = 6, 1500
+    num_workers, steps = 4, 1500
     arena = SharedArena.create(quadratic.specs(num_workers))
     memory = HogwildMemory(arena.arrays)
     workers = [

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from rookery.core.patience import STOOD_STILL_SECS
 from rookery.runs.find import load_checkpoint
 from tests.faults import processes as p
+from tests.forks import forked
 
 pytestmark = pytest.mark.slow
 
@@ -139,9 +139,8 @@ def test_a_learner_killed_before_the_first_save_goes_back_to_where_the_sitting_b
     assert finish(process)[0] == 0
     first = min(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
     old = run / "checkpoints" / f"{first:012d}"
-    words = [sys.executable, "-m", "rookery", "resume", str(old), "--steps", "3200"]
-    again = subprocess.Popen(
-        [*words, "--save-every", "1000000"],
+    again = forked(
+        *("resume", str(old), "--steps", "3200", "--save-every", "1000000"),
         cwd=p.ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -131,7 +131,7 @@ FREE = ("--replay.lockstep", "false")
     ("flags", "killed"),
     [
         (("--learners", "1"), "learner-0"),
-        (("--learners", "2"), "learner-1"),
+        pytest.param(("--learners", "2"), "learner-1", marks=pytest.mark.long),
         pytest.param(("--learners", "2", *FREE), "learner-0", marks=pytest.mark.long),
         (("--learners", "2", *FREE), "learner-1"),
     ],

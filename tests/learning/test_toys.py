@@ -89,7 +89,10 @@ def test_choices_that_do_not_count_from_zero(kind: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("algo", "core", "steps"),
-    [("ppo", "gru", 8_000), ("ppo", "lstm", 8_000), ("a2c", "gru", 16_000)],
+    [
+        pytest.param("ppo", "gru", 8_000, marks=pytest.mark.long),
+        *(("ppo", "lstm", 8_000), ("a2c", "gru", 16_000)),
+    ],
 )
 def test_memory_recalls_what_was_seen_before(
     algo: str, core: str, steps: int, tmp_path: Path
@@ -99,10 +102,12 @@ def test_memory_recalls_what_was_seen_before(
     assert score(run) == 1.0
 
 
+@pytest.mark.slow
 def test_without_memory_there_is_nothing_to_recall(tmp_path: Path) -> None:
     assert abs(score(learn("Recall", tmp_path, steps=6_000), episodes=200)) < 0.3
 
 
+@pytest.mark.slow
 def test_normalised_observations_let_a_whisper_through(tmp_path: Path) -> None:
     plain = learn("Whisper", tmp_path / "plain", steps=6_000)
     assert score(plain) < 0.8 * toy_worlds.MIRROR_STEPS
@@ -110,8 +115,15 @@ def test_normalised_observations_let_a_whisper_through(tmp_path: Path) -> None:
     assert score(normalised) == toy_worlds.MIRROR_STEPS
 
 
-@pytest.mark.parametrize("algo", ["a2c", "ppo"])
-@pytest.mark.parametrize(("final", "value"), [(False, 10.0), (True, 4.14)])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("algo", "final", "value"),
+    [
+        *(("a2c", False, 10.0), ("ppo", True, 4.14)),
+        pytest.param("a2c", True, 4.14, marks=pytest.mark.long),
+        pytest.param("ppo", False, 10.0, marks=pytest.mark.long),
+    ],
+)
 def test_a_time_limit_is_no_end(algo: str, final: bool, value: float, tmp_path: Path) -> None:
     """The value of a world cut by a time limit is that of the uncut one."""
     run = learn("Endless", tmp_path, algo=algo, steps=12_000, env={"kwargs": {"final": final}})
@@ -121,6 +133,7 @@ def test_a_time_limit_is_no_end(algo: str, final: bool, value: float, tmp_path: 
     assert float(found) == pytest.approx(value, rel=0.12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 def test_masked_actions_are_never_taken(algo: str, tmp_path: Path) -> None:
     """The world breaks at the first forbidden action, in training and in evaluation."""
@@ -141,6 +154,7 @@ QUEUED: dict[str, Any] = {
 """Under ``inline`` all slots are filled before each update: rollouts are three updates old."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["discrete", "multi_binary"])
 def test_async_learns_choices_from_old_rollouts(kind: str, tmp_path: Path) -> None:
     env = {"kwargs": {"kind": kind}}
@@ -156,6 +170,7 @@ def test_async_recalls_what_was_seen_before(tmp_path: Path) -> None:
     assert score(run) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("final", "value"), [(False, 10.0), (True, 4.14)])
 def test_async_takes_a_time_limit_for_no_end(final: bool, value: float, tmp_path: Path) -> None:
     env = {"kwargs": {"final": final}}
@@ -169,6 +184,7 @@ def test_async_takes_a_time_limit_for_no_end(final: bool, value: float, tmp_path
 # --- from replay ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -200,7 +216,11 @@ def test_r2d2_recalls_what_was_seen_before(core: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("final", "n_step", "value"),
-    [(False, 1, 10.0), (False, 3, 10.0), (True, 1, 5.26), (True, 3, 5.02)],
+    [
+        *((False, 3, 10.0), (True, 1, 5.26)),
+        pytest.param(False, 1, 10.0, marks=pytest.mark.long),
+        pytest.param(True, 3, 5.02, marks=pytest.mark.long),
+    ],
 )
 def test_dqn_takes_a_time_limit_for_no_end(
     final: bool, n_step: int, value: float, tmp_path: Path

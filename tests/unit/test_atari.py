@@ -64,7 +64,14 @@ def by_gymnasium(env_id: str, limit: int) -> gym.Env[Any, Any]:
     return TimeLimit(stacked, limit)
 
 
-@pytest.mark.parametrize("env_id", [BREAKOUT, PONG, PACMAN, "ALE/SpaceInvaders-v5"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        *(BREAKOUT, "ALE/SpaceInvaders-v5"),
+        *(pytest.param(name, marks=pytest.mark.long) for name in (PONG, PACMAN)),
+    ],
+)
 def test_games_are_those_of_gymnasiums_wrapper(env_id: str) -> None:
     atari = replace(SAME_START, fire_reset=False, sticky=0.0)
     envs = vector_of(env_id, atari=atari, max_episode_steps=110)
@@ -75,6 +82,7 @@ def test_games_are_those_of_gymnasiums_wrapper(env_id: str) -> None:
     envs.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "atari", "limit"),
     [
@@ -107,6 +115,7 @@ def begin_with_ale_seed(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     return env
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sticky", [None, 0.0])
 def test_actions_stick_as_in_the_single_environment(sticky: float | None) -> None:
     config = config_of("ALE/Breakout-v5", num_envs=1)
@@ -149,6 +158,7 @@ def test_rewards_stay_raw() -> None:
     envs.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env_id", "least"), [(BREAKOUT, 1), (PACMAN, 0)])
 def test_games_begin_with_a_random_wait(env_id: str, least: int) -> None:
     config = config_of(env_id, num_envs=1, atari=AtariConfig())
@@ -177,6 +187,7 @@ def test_frames_truncate_and_do_not_terminate() -> None:
 # A lost life.
 
 
+@pytest.mark.slow
 def test_a_lost_life_ends_an_episode_for_the_learner_only() -> None:
     ending = vector_of(PACMAN, atari=replace(SAME_START, life_loss=True), max_episode_steps=500)
     plain = make_vector(config_of(PACMAN, max_episode_steps=500), run_seed=1, info_keys=("lives",))
@@ -231,6 +242,7 @@ def scores(config: EnvConfig, num_envs: int, max_steps: int | None) -> tuple[lis
     return envs.returns, envs.lengths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_steps", [None, 120])
 def test_scores_depend_on_seeds_alone(max_steps: int | None) -> None:
     config = config_of("ALE/MsPacman-v5", atari=AtariConfig(), max_episode_steps=300)
@@ -259,6 +271,7 @@ def assert_same(one: StepResult, other: StepResult) -> None:
     np.testing.assert_array_equal(one.obs["obs"], other.obs["obs"])
 
 
+@pytest.mark.slow
 def test_begun_and_finished_is_stepped() -> None:
     halves = [vector_of(run_seed=seed, max_episode_steps=30) for seed in (1, 2)]
     wholes = [vector_of(run_seed=seed, max_episode_steps=30) for seed in (1, 2)]
@@ -303,6 +316,7 @@ def threads() -> set[str]:
     return set(os.listdir("/proc/self/task"))
 
 
+@pytest.mark.slow
 def test_threads_are_few_and_gone_when_closed() -> None:
     gc.collect()
     before = threads()
@@ -443,6 +457,7 @@ def test_bad_values_are_refused(chosen: dict[str, Any], message: str) -> None:
 # Settings.
 
 
+@pytest.mark.slow
 def test_settings_come_from_flags_files_and_python(tmp_path: Path) -> None:
     file = tmp_path / "f.yaml"
     file.write_text("env: {atari: {sticky: 0.1, stack: 2}}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,12 @@ from rookery.tune.trial import Trial, run_trial
 
 
 def settings(flags: Flags) -> RunConfig:
-    return settings_from_flags("cartpole", flags)
+    return _settings(tuple(sorted(flags.items())))
+
+
+@cache
+def _settings(flags: tuple[tuple[str, str], ...]) -> RunConfig:
+    return settings_from_flags("cartpole", dict(flags))
 
 
 def test_every_part_is_measured_alone() -> None:
@@ -46,6 +52,7 @@ def fake(config: RunConfig) -> Trial:
     return Trial(rate * (1.5 if config.env.num_envs == 64 else 1.0), "")
 
 
+@pytest.mark.slow
 def test_the_search_keeps_what_is_faster_and_only_that() -> None:
     told: list[Choice] = []
     best = search(settings, fake, 2, told.append)
@@ -57,6 +64,7 @@ def test_the_search_keeps_what_is_faster_and_only_that() -> None:
     assert all(choice.flags.get("formation") != "async" for choice in told)  # PPO cannot
 
 
+@pytest.mark.slow
 def test_every_formation_is_tried_whichever_was_fastest_before() -> None:
     def local_wins(config: RunConfig) -> Trial:
         return Trial(2.0 if (config.formation, config.engine) == ("sync", "local") else 1.0, "")
@@ -88,6 +96,7 @@ def test_what_workers_were_given_stays() -> None:
     assert "actors" in _fixed({"sync.num_actors": "3"})
 
 
+@pytest.mark.slow
 def test_replay_is_tried_with_its_own_engines_and_actors() -> None:
     told: list[Choice] = []
     search(
@@ -108,6 +117,7 @@ def test_replay_is_measured_by_what_its_actor_put() -> None:
     assert min(rates.env, rates.acting, rates.learning) > 0
 
 
+@pytest.mark.slow
 def test_a_gain_within_the_noise_changes_nothing() -> None:
     def nearly(config: RunConfig) -> Trial:
         return Trial(100.0 if config == settings({}) else 102.0, "")
@@ -115,6 +125,7 @@ def test_a_gain_within_the_noise_changes_nothing() -> None:
     assert search(settings, nearly, 2, lambda choice: None).flags == {}
 
 
+@pytest.mark.slow
 def test_what_the_user_gave_stays_and_nothing_is_tried_twice() -> None:
     tried: list[RunConfig] = []
 
@@ -135,12 +146,14 @@ def test_what_the_user_gave_stays_and_nothing_is_tried_twice() -> None:
     assert all("formation" not in choice.flags for choice in told)  # nor is said to be tried
 
 
+@pytest.mark.slow
 def test_a_trial_trains_and_tells_its_rate() -> None:
     trial = run_trial(settings({"envs": "4", "ppo.rollout_steps": "8"}), 3.0)
     assert trial.steps_per_s > 0
     assert "learning" in trial.remark
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_tells_why() -> None:
     config = settings_from_flags("CartPole-v1", {"env.wrappers": "[tests.no_such:Wrapper]"})
     trial = run_trial(config, 1.0)
@@ -155,6 +168,7 @@ def test_the_command_writes_a_file_that_train_takes(
     monkeypatch.chdir(tmp_path)
     given = ["--formation", "sync", "--engine", "inline", "--envs", "8", "--secs", "0.3"]
     given += ["--ppo.rollout_steps", "8", "--ppo.num_minibatches", "1"]
+    given += ["--sync.learner_threads", "1", "--ppo.num_epochs", "1"]
     assert main(["autotune", "cartpole", *given, "--out", "best.yaml", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["best"] in told["trials"]

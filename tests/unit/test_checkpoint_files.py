@@ -103,6 +103,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.dictionaries(st.text(), json_values, max_size=4))
 def test_data_comes_back_equal(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:

@@ -103,6 +103,7 @@ def test_a_run_leaves_a_directory(cli: Cli, tmp_path: Path) -> None:
     assert os.readlink(run / "checkpoints" / "latest") == f"{status_of(run)['steps']:012d}"
 
 
+@pytest.mark.slow
 def test_a_runs_own_config_repeats_it(cli: Cli, trained: Path, tmp_path: Path) -> None:
     assert cli("train", "--config", trained / "config.yaml", "--run", "again", "--quiet").code == 0
     for file in ("weights.safetensors", "optimizer.safetensors"):
@@ -118,6 +119,7 @@ def test_another_seed_is_another_run(cli: Cli, trained: Path, tmp_path: Path) ->
     assert (tmp_path / "other" / file).read_bytes() != (trained / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_quiet_prints_nothing(cli: Cli) -> None:
     assert cli("train", "cartpole", *TINY, "--quiet") == Result(0, "", "")
 
@@ -205,6 +207,7 @@ def test_a_module_beside_the_user_is_found(cli: Cli, tmp_path: Path) -> None:
     assert cli("train", "here_only:make", *TINY, "--run", "r", "--quiet").code == 0
 
 
+@pytest.mark.slow
 def test_init_from_starts_with_other_weights(cli: Cli, trained: Path, tmp_path: Path) -> None:
     weights = trained / "checkpoints" / "best" / "weights.safetensors"
     shutil.copy(weights, tmp_path / "free.safetensors")
@@ -251,6 +254,7 @@ def test_resume_with_nothing_to_do(flags: tuple[str, ...], cli: Cli, run_copy: P
     assert {path: path.read_bytes() for path in run_copy.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_a_solved_run_stays_solved(cli: Cli, tmp_path: Path) -> None:
     argv = [*TINY, "--stop-at", "1", "--metrics.window", "2", "--steps", "5000", "--run", "r"]
     assert "Solved" in cli("train", "cartpole", *argv).err
@@ -307,6 +311,7 @@ def damage(path: Path, how: str) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["truncated", "flipped"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     how: str, cli: Cli, run_copy: Path, caplog: pytest.LogCaptureFixture

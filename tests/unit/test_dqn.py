@@ -303,6 +303,7 @@ def test_wrong_epsilons_are_refused(settings: dict[str, float]) -> None:
 # --- memory --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inline", "local"])
 def test_a_replay_that_does_not_fit_is_refused_with_one_that_does(engine: str) -> None:
     def config(capacity: int) -> RunConfig:
@@ -322,6 +323,7 @@ def test_a_replay_that_does_not_fit_is_refused_with_one_that_does(engine: str) -
     assert note.startswith("replay of 200,000 steps: up to ")
 
 
+@pytest.mark.slow
 def test_memory_is_told_before_a_run_and_before_it_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

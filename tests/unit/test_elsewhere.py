@@ -55,6 +55,7 @@ def told(agent: Trained, there: EnvConfig, caplog: pytest.LogCaptureFixture) -> 
     return [record.getMessage() for record in caplog.records]
 
 
+@pytest.mark.slow
 def test_the_same_game_is_no_news(agent: Trained, caplog: pytest.LogCaptureFixture) -> None:
     assert told(agent, env(agent), caplog) == []
     assert told(agent, env(agent, "ALE/Pong-v5", sticky=0.0), caplog) == []
@@ -93,6 +94,7 @@ def test_what_does_not_fit_is_refused(agent: Trained) -> None:
         moved(agent, env(agent, "CartPole-v1", life_loss=True))
 
 
+@pytest.mark.slow
 def test_a_run_is_judged_elsewhere(pong: rookery.Run, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         summary = pong.evaluate(2, max_steps=3, env={"id": "ALE/Pong-v5"})
@@ -119,6 +121,7 @@ def test_where_weights_were_trained_need_not_be_there_any_more(tmp_path: Path) -
     assert env_of(Checkpoint(path=tmp_path / "a" / "b" / "c", steps=0, parts={})) is None
 
 
+@pytest.mark.slow
 def test_weights_of_another_game_are_named(
     pong: rookery.Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

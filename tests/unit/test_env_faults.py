@@ -340,6 +340,7 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -373,6 +374,7 @@ def test_a_worker_killed_from_outside() -> None:
     assert not any(is_alive(pid) for pid in processes)
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_names_the_environment() -> None:
     error = fault_of(workers("hang", {"step_timeout_secs": 0.3}))
     assert "(index 0) did not return from step within 0.3 s" in str(error)

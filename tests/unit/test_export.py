@@ -292,6 +292,7 @@ def memory_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_command_tells_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
     done = cli("export", "zoo:cartpole", "--out", "policy.onnx")
     assert (done.code, done.err) == (0, "")
@@ -314,6 +315,7 @@ def test_the_command_tells_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
     assert str(ROOT).encode() not in (tmp_path / "policy.onnx").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_becomes_a_pt2_file(cli: Cli, memory_run: Path, tmp_path: Path) -> None:
     done = cli("export", memory_run, "--out", "policy.pt2", "--checkpoint", "latest")
     assert (done.code, done.err) == (0, "")

@@ -52,8 +52,17 @@ def test_a_game_that_does_not_exist_is_met_with_near_names() -> None:
         make_env(EnvConfig(id="MinAtar/Breakot-v1"))
 
 
+OTHERS = [f"MinAtar/{game}-v1" for game in ("Asterix", "Seaquest", "SpaceInvaders")]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "env_id", [*(f"MinAtar/{game}-v1" for game in GAMES), GRID, "MiniGrid-MultiRoom-N2-S4-v0"]
+    "env_id",
+    [
+        *("MinAtar/Breakout-v1", "MinAtar/Freeway-v1", GRID),
+        *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS),
+        pytest.param("MiniGrid-MultiRoom-N2-S4-v0", marks=pytest.mark.long),
+    ],
 )
 def test_many_are_as_one(env_id: str) -> None:
     config = config_of(env_id)
@@ -98,6 +107,7 @@ def test_other_seeds_give_other_games() -> None:
     assert not np.array_equal(env.reset(seed=1)[0], env.reset(seed=2)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["MinAtar/Breakout-v1", GRID])
 def test_they_can_be_drawn(env_id: str) -> None:
     env = make_env(config_of(env_id), render_mode="rgb_array")

@@ -168,6 +168,7 @@ KILLED_SAVER = textwrap.dedent("""
 """)
 
 
+@pytest.mark.slow
 def test_kill_9_while_saving_never_leaves_a_bad_checkpoint(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", KILLED_SAVER, str(tmp_path / "c")],

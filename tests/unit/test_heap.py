@@ -32,6 +32,7 @@ def pages_given(how: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
 def test_freed_memory_is_used_again() -> None:
     assert pages_given("kept") < 50 < pages_given("given back")

@@ -108,6 +108,7 @@ def first_and_last(run: Path) -> tuple[int, int]:
     return found[0].steps, found[-1].steps
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_first_and_its_last_weights(tmp_path: Path) -> None:
     run = rookery.train("CartPole-v1", run=tmp_path / "run", steps=300, **TINY)
     assert first_and_last(run.path) == (0, run.finish.steps)
@@ -121,6 +122,7 @@ def test_a_run_keeps_its_first_and_its_last_weights(tmp_path: Path) -> None:
     assert first_and_last(run.path) == (0, more.finish.steps)
 
 
+@pytest.mark.slow
 def test_resuming_an_older_checkpoint_forgets_the_rest(tmp_path: Path) -> None:
     run = rookery.train("CartPole-v1", run=tmp_path / "run", steps=600, save_every=200, **TINY)
     older = sorted((run.path / "checkpoints").glob("0*"))[0]

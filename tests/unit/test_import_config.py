@@ -49,6 +49,7 @@ def test_an_empty_file_means_the_defaults_of_marltascore() -> None:
         assert config.device == "cpu"
 
 
+@pytest.mark.slow
 def test_the_keys_tell_an_rnn_from_a_cnn() -> None:
     assert imported().algo == "dqn"
     assert imported().policy.core == "none"

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from rookery.cli.live.terminal import speaks_unicode
 from rookery.cli.main import main
 from rookery.recipes.settings import settings_from_flags
 from rookery.runs.metrics import read_metrics
-from tests.faults.processes import members
+from tests.faults.processes import members, own_name
+from tests.forks import forked
 from tests.terminal import REPOSITORY, Screen, watch
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,10 @@ def has_curve(screen: Screen) -> bool:
 # ---- on a terminal -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(120, 30), (80, 24), (40, 24), (20, 12)])
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [pytest.param(120, 30, marks=pytest.mark.long), (80, 24), (40, 24), (20, 12)],
+)
 def test_a_run_on_a_terminal(tmp_path: Path, columns: int, rows: int) -> None:
     with watch(*SHORT, cwd=tmp_path, columns=columns, rows=rows) as terminal:
         assert terminal.end() == 0
@@ -89,7 +92,9 @@ def test_a_low_terminal_without_colours(tmp_path: Path) -> None:
     assert "return" in terminal.screen.text()
 
 
-@pytest.mark.parametrize("language", [{"LANG": "C"}, {"LC_ALL": "C"}])
+@pytest.mark.parametrize(
+    "language", [pytest.param({"LANG": "C"}, marks=pytest.mark.long), {"LC_ALL": "C"}]
+)
 def test_the_c_locale_gets_ascii(tmp_path: Path, language: dict[str, str]) -> None:
     with watch(*SHORT, cwd=tmp_path, columns=80, rows=24, **language) as terminal:
         assert terminal.end() == 0
@@ -114,18 +119,19 @@ def test_plain_lines_on_a_terminal(
 
 
 def test_plain_lines_into_a_pipe(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "rookery", *SHORT],
+    process = forked(
+        *SHORT,
         cwd=tmp_path,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=True,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TERM": "xterm"},
     )
-    assert done.stdout == ""
-    assert "\x1b" not in done.stderr
-    assert done.stderr.startswith("run run\n")
-    assert "steps/s" in done.stderr
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (0, "")
+    assert "\x1b" not in err
+    assert err.startswith("run run\n")
+    assert "steps/s" in err
 
 
 def test_quiet_draws_nothing(tmp_path: Path) -> None:
@@ -259,10 +265,12 @@ def test_nothing_to_resume_draws_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_killed_actor_is_told_above_the_view(tmp_path: Path) -> None:
+    run = own_name()
     words = (*ENDLESS, "--engine", "local", "--actors", "2")
+    words = tuple(run if word == "run" else word for word in words)
     with watch(*words, cwd=tmp_path, columns=100, rows=30) as terminal:
         terminal.until(has_curve)
-        os.kill(members(tmp_path / "run")["actor-1"], signal.SIGKILL)
+        os.kill(members(tmp_path / run)["actor-1"], signal.SIGKILL)
         terminal.until(lambda screen: re.search(r"restarts +1", screen.text()) is not None)
         terminal.type(b"\x03")
         assert terminal.end() == 130

@@ -51,6 +51,7 @@ SMALL: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_the_mean_is_saved_and_played_and_learning_goes_on_without_it(tmp_path: Path) -> None:
     plain = rookery.train("CartPole-v1", run=tmp_path / "plain", **SMALL)
     averaged = rookery.train(

@@ -402,6 +402,7 @@ episodes = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(before=episodes, after=episodes)
 def test_a_resumed_window_goes_on_exactly(before: Any, after: Any) -> None:

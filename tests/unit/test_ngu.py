@@ -299,8 +299,15 @@ def records(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("algo", ["ngu", "agent57"])
-@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("core", "algo"),
+    [
+        *(("none", "ngu"), ("gru", "agent57")),
+        pytest.param("none", "agent57", marks=pytest.mark.long),
+        pytest.param("gru", "ngu", marks=pytest.mark.long),
+    ],
+)
 def test_a_short_run_tells_what_it_did(algo: str, core: str, tmp_path: Path) -> None:
     shape = {} if core == "none" else {"length": 6, "burn_in": 3}
     family = {"num_arms": 4, "epsilons": [0.5, 0.25]}
@@ -365,6 +372,7 @@ def test_arms_are_constant_within_an_episode(tmp_path: Path) -> None:
     assert len(told) == ends >= 9
 
 
+@pytest.mark.slow
 def test_a_bundle_holds_the_whole_network(tmp_path: Path) -> None:
     from rookery.zoo.bundle import read_bundle, write_bundle
     from rookery.zoo.pack import pack

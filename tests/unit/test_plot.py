@@ -77,6 +77,7 @@ def share_of(pixels: np.ndarray[Any, Any], colour: str) -> float:
 BLUE, ORANGE = "#0072B2", "#D55E00"
 
 
+@pytest.mark.slow
 def test_one_run_is_drawn_into_its_own_directory(plot: Plot, runs: Path) -> None:
     run = runs / "lr0.001" / "seed-0"
     expected = run / "plots" / "return.png"

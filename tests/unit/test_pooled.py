@@ -441,6 +441,7 @@ def test_episodes_are_alike(
 # When it is taken, and when it is refused.
 
 
+@pytest.mark.slow
 def test_auto_takes_it_to_train_and_never_to_evaluate() -> None:
     for env_id in pooled.FASTER:
         assert type(pool_of(env_id, backend="auto")._env) is PooledVector
@@ -489,6 +490,7 @@ def test_it_is_refused_in_one_line(chosen: dict[str, Any], message: str) -> None
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_named() -> None:
     code = (
         "import sys; sys.modules['envpool'] = None\n"
@@ -514,6 +516,7 @@ def test_auto_does_without_a_package_that_is_missing_or_broken(
     assert "stepping gymnasium's own" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_run_trains_with_it_and_resumes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = rookery.train(
         WALKER,

@@ -95,6 +95,7 @@ def test_unknown_settings_are_named(tmp_path: Path) -> None:
         rookery.resume(tiny(tmp_path).path, stpes=3)
 
 
+@pytest.mark.slow
 def test_two_seeds_two_runs_one_seed_one_run(cartpole: Run, tmp_path: Path) -> None:
     file = Path("checkpoints", "latest", "weights.safetensors")
     first = (cartpole.path / file).read_bytes()
@@ -102,6 +103,7 @@ def test_two_seeds_two_runs_one_seed_one_run(cartpole: Run, tmp_path: Path) -> N
     assert (tiny(tmp_path / "other", seed=2).path / file).read_bytes() != first
 
 
+@pytest.mark.slow
 def test_an_unguarded_script_works(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import gymnasium as gym, rookery\n"
@@ -145,6 +147,7 @@ def test_callbacks_are_told(tmp_path: Path) -> None:
     assert len(evaluation["returns"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["on_update", "on_episode", "on_evaluation"])
 def test_every_callback_can_stop_a_run(which: str, tmp_path: Path) -> None:
     def stop(record: dict[str, Any]) -> None:
@@ -171,6 +174,7 @@ def test_an_error_in_a_callback_is_the_users_own(tmp_path: Path) -> None:
 # --- resuming --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_resume_has_callbacks_and_settings(tmp_path: Path) -> None:
     run = tiny(tmp_path)
     seen: list[int] = []
@@ -184,12 +188,14 @@ def test_resume_has_callbacks_and_settings(tmp_path: Path) -> None:
     assert idle.finish.steps == further.finish.steps
 
 
+@pytest.mark.slow
 def test_resume_refuses_another_network(tmp_path: Path) -> None:
     run = tiny(tmp_path)
     with pytest.raises(rookery.UserError, match="another network"):
         rookery.resume(run.path, steps=900, policy={"hidden": [8]})
 
 
+@pytest.mark.slow
 def test_a_solved_run_needs_a_new_goal(tmp_path: Path) -> None:
     goal: dict[str, Any] = {"stop_at": 1.0, "metrics": {"window": 2}, "steps": 50_000}
     run = tiny(tmp_path, **goal)
@@ -204,8 +210,15 @@ def test_a_solved_run_needs_a_new_goal(tmp_path: Path) -> None:
 # --- evaluating ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
-@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("core", "deterministic"),
+    [
+        *(("none", True), ("gru", False)),
+        pytest.param("none", False, marks=pytest.mark.long),
+        pytest.param("gru", True, marks=pytest.mark.long),
+    ],
+)
 def test_scores_do_not_depend_on_the_number_of_environments(
     deterministic: bool, core: str, tmp_path: Path
 ) -> None:

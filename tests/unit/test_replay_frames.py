@@ -56,6 +56,7 @@ def atari_table(sequence: SequenceConfig, capacity_steps: int = 2000) -> Table:
     return Table(settings, SPEC)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["pong", "ms_pacman"])
 @pytest.mark.parametrize(
     "sequence",

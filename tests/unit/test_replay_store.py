@@ -88,6 +88,7 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     assert store.available() == [1]
 
 
+@pytest.mark.slow
 def test_only_what_changed_is_written_again(tmp_path: Path) -> None:
     store, mine = ReplayStore(tmp_path), table()
     fill(mine, 4000)
@@ -103,6 +104,7 @@ def test_only_what_changed_is_written_again(tmp_path: Path) -> None:
     assert same(mine, restored(store, 2))
 
 
+@pytest.mark.slow
 def test_a_store_that_loaded_builds_on_what_it_loaded(tmp_path: Path) -> None:
     store, mine = ReplayStore(tmp_path), table()
     fill(mine, 4000)

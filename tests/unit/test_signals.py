@@ -17,6 +17,7 @@ import pytest
 
 from rookery.cli.main import main
 from rookery.runs.find import load_checkpoint
+from tests.forks import forked
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -28,8 +29,8 @@ def status_of(run: Path) -> Any:
 @contextmanager
 def in_process(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
     """A command in a process of its own, which does not outlive the block."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "rookery", *words],
+    with forked(
+        *words,
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -99,6 +100,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     assert status_of(tmp_path / "r")["state"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error() -> None:
     line = f"{sys.executable} -m rookery train cartpole --help | head -1"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=REPOSITORY)

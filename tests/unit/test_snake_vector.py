@@ -37,6 +37,7 @@ def mixed_actions(features: NDArray[np.float32], rng: np.random.Generator) -> ND
 # One, many and the reference --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_vector_equals_single_environments() -> None:
     count, calls = 8, 1300
     envs = SnakeVectorEnv(count, max_steps=300)
@@ -70,6 +71,7 @@ def test_vector_equals_single_environments() -> None:
     assert ends["truncated"] > 3
 
 
+@pytest.mark.slow
 def test_vector_equals_the_slow_reference() -> None:
     count, calls = 8, 1250
     envs = SnakeVectorEnv(count)

@@ -31,6 +31,7 @@ def test_spawn_shape_range_and_heading() -> None:
     assert head(env) == (x - 1, y)
 
 
+@pytest.mark.slow
 def test_ranges_of_stores_restores_and_item_counts() -> None:
     envs = SnakeVectorEnv(4000)
     envs.reset(seed=0)
@@ -53,6 +54,7 @@ def test_border_is_wall_and_the_inside_is_not() -> None:
     assert places(env, WALL) == {(x, y) for x in range(40) for y in range(40)} - inside
 
 
+@pytest.mark.slow
 def test_food_is_uniform_over_empty_cells() -> None:
     envs = SnakeVectorEnv(4000)
     envs.reset(seed=1)

@@ -54,6 +54,7 @@ def sync_native(
 # Backends against the plain loop.
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     space_seed=st.integers(0, 2**31),
@@ -77,6 +78,7 @@ def test_serial(
     assert ended >= 2 * num_envs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @settings(max_examples=10, deadline=None)
 @given(
@@ -96,6 +98,7 @@ def test_native_in_every_autoreset_mode(
     assert ended >= num_envs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("space_seed", "num_envs"), [(1, 1), (2, 3), (12, 5), (8, 2)])
 def test_process(space_seed: int, num_envs: int) -> None:
     config = EnvConfig(id=TOY, kwargs={"space_seed": space_seed}, backend="process")
@@ -124,6 +127,7 @@ def assert_same_leaves(first: VectorEnv, second: VectorEnv) -> None:
             np.testing.assert_equal(getattr(one, side), getattr(other, side))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["serial", "process"])
 def test_a_real_environment(backend: Any) -> None:
     config = EnvConfig(id="LunarLander-v3", max_episode_steps=70, backend=backend)
@@ -412,6 +416,7 @@ def test_a_saved_vector_continues_exactly(config: EnvConfig) -> None:
     assert_continues(first, second)
 
 
+@pytest.mark.slow
 def test_workers_and_serial_continue_each_other() -> None:
     serial = EnvConfig(id=TOY, kwargs={"space_seed": 12, "longest": 40}, backend="serial")
     workers = replace(serial, backend="process")

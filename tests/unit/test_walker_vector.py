@@ -46,6 +46,7 @@ class Renewed(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(**given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [FLAT, HARDCORE])
 def test_it_is_a_plain_loop_over_gymnasiums(env_id: str) -> None:
     config = EnvConfig(id=env_id, backend="native", num_envs=6, max_episode_steps=70)
@@ -60,6 +61,7 @@ def test_it_is_a_plain_loop_over_gymnasiums(env_id: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_trained_walker_meets_the_same_obstacles() -> None:
     """Random walkers fall where they start; this one gets over stumps, stairs and pits."""
     agent, count = rookery.load("zoo:bipedal-hardcore"), 6

@@ -9,7 +9,6 @@ import re
 import signal
 import struct
 import subprocess
-import sys
 import termios
 from collections.abc import Iterator
 from itertools import groupby, pairwise
@@ -31,6 +30,7 @@ from rookery.play.status import status_line
 from rookery.play.terminal import coloured_text, parse_keys, plain_text
 from rookery.roles.evaluator import evaluate
 from rookery.runs.trained import Trained, find_trained
+from tests.forks import forked
 from tests.play_runs import train_snake, train_tiny
 
 pytestmark = pytest.mark.slow
@@ -288,8 +288,8 @@ def test_values_go_from_red_to_green() -> None:
 
 
 def run(*words: str, **changes: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "rookery", *words],
+    return forked(
+        *words,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -343,8 +343,8 @@ def in_terminal(columns: int, lines: int, *words: str, keys: str = "") -> tuple[
     """Exit code and everything written to a terminal of this size."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    child = subprocess.Popen(
-        [sys.executable, "-m", "rookery", *words],
+    child = forked(
+        *words,
         stdin=slave,
         stdout=slave,
         stderr=slave,

@@ -153,6 +153,7 @@ def test_a_bundle_acts_in_python() -> None:
     assert total > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inline", pytest.param("local", marks=pytest.mark.slow)])
 def test_training_starts_from_a_bundle(cli: Cli, tmp_path: Path, engine: str) -> None:
     words = ["--steps", "128", "--envs", "4", "--ppo.rollout_steps", "32", "--lr", "1e-9"]
@@ -171,6 +172,7 @@ def test_a_bundle_of_another_task_is_no_start(cli: Cli) -> None:
 # ---- one's own ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_bundle_holds_what_the_run_had(trained: Path, made: Path) -> None:
     with safe_open(made, "pt") as file:  # the library itself reads it
         names = set(file.keys())
