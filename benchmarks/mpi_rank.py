@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from rookery.engines.mpi_ranks import build_worker
+from rookery.transport.memory import FILLED, BlockSink, BlockSource, ParamCell, RolloutBlock
+from rookery.transport.mpi import World
 
 from rookery.core.spec import zeros
 from rookery.engines.mpi import sized
-from rookery.engines.mpi_ranks import build_worker
 from rookery.recipes.settings import settings_from_python
 from rookery.roles.build import batch_spec, build_actor, build_learner, build_policy, probe
-from rookery.transport.memory import FILLED, BlockSink, BlockSource, ParamCell, RolloutBlock
-from rookery.transport.mpi import World
 
 UPDATES = 20
 RAW = 50

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from rookery.algos.ngu import NGUConfig
 from rookery.engines.replayed import replay_configs
+
+from rookery.algos.ngu import NGUConfig
 from rookery.recipes.settings import settings_from_flags
 from rookery.replay.memory import estimate_bytes
 from rookery.roles.build import build_policy, probe

@@ -111,7 +111,7 @@ def test_a_child_is_like_a_fresh_process(tmp_path: Path) -> None:
         assert fact["main"].endswith("fork_server_process.py"), "not the user's"
         sockets = [link for link in fact["links"] if link.startswith("socket:")]
         assert len(sockets) == 1, "its own control and nobody else's"
-        assert len([link for link in fact["links"] if "eventfd" in link]) == 4, "every wake-up"
+        assert len([link for link in fact["links"] if "eventfd" in link]) == 3, "every wake-up"
         assert fact["memories"] == 1
         assert not [link for link in fact["links"] if link.startswith("pipe:")]
     for ours, theirs in zip(facts[0]["chance"], facts[1]["chance"], strict=True):
