@@ -154,7 +154,11 @@ class SlotPool:
     def __init__(self, pages: Array, turns: Array, shape: tuple[int, ...], worker: int) -> None:
         self.pages, self.turns, self.shape, self.worker = pages, turns, shape, worker
         self.own = RunningMoments(shape)
-        self.own.take(self._read(worker))  # a replacement goes on where its predecessor was
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Go on from what is in the slot: a predecessor's, or what a resumed run began with."""
+        self.own.take(self._read(self.worker))
 
     def begin_with(self, moments: Moments) -> None:
         """Go on from what was added before this run of it."""

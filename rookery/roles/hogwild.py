@@ -80,6 +80,8 @@ class HogwildLearner(Sharer):
 
     def start(self) -> None:
         """Begin with what is shared."""
+        for name in self.shared_moments:
+            self._pool(name).go_on()
         self.refresh()
         self.steps, self.updates = self.memory.total(STEPS), self.memory.total(UPDATES)
         assert isinstance(self.optimizer, HogwildOptimizer)
