@@ -14,7 +14,7 @@ from rookery.core.spec import ArraySpec
 from rookery.params.flat import FlatParams
 from rookery.params.hogwild import HogwildMemory, HogwildOptimizer, hogwild_specs
 from rookery.params.optimizer import OptimizerConfig
-from rookery.transport.shared_memory import SharedArena
+from rookery.carriers.shared_memory import SharedArena
 
 SIZE = 200
 LR = 3e-3
