@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ class Crew:
 
     ::
 
-        crew = Crew(config, tmp_path)
+        crew = Crew(config)
         learner = crew.role("learner")
         actors = crew.roles("actor")
     """
@@ -41,9 +40,10 @@ class Crew:
     def __init__(
         self,
         config: RunConfig,
-        run: Path = Path("no-run"),
+        run: Any = None,
         wakeups: Mapping[str, list[Wakeup]] | None = None,
     ) -> None:
+        """Without the directory of a ``run`` nothing is saved beside checkpoints."""
         self.plan, self.run = Plan.of(config), run
         self.program = self.plan.program()
         arrays = allocate(layouts(self.program))

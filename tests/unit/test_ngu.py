@@ -26,7 +26,6 @@ from rookery.ops.q_learning import unrescale
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.recipes.settings import settings_from_python
-from rookery.runs.directory import RunDirectory
 from tests.curious import FLAT, network
 from tests.wired import Crew, step_spec_of
 
@@ -327,12 +326,11 @@ def test_a_short_run_tells_what_it_did(algo: str, core: str, tmp_path: Path) -> 
     assert action in range(4)
 
 
-def test_arms_are_constant_within_an_episode(tmp_path: Path) -> None:
+def test_arms_are_constant_within_an_episode() -> None:
     """As they lie in replay: one arm from the beginning of an episode to its end."""
     given = TINY | {"ngu": FLAT | {"family": {"num_arms": 4, "choice": "uniform"}}}
     config = settings_from_python("rookery/Maze-v0", given | {"algo": "ngu"})
-    RunDirectory.create(tmp_path / "run", name="arms")
-    crew = Crew(config, tmp_path / "run")
+    crew = Crew(config)
     (actor,), replay, learner = crew.roles("actor"), crew.role("replay"), crew.role("learner")
     stored: list[Any] = []
     put = actor.sink.put
