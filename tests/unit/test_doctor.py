@@ -274,7 +274,7 @@ import json
 from rookery.doctor.finding import Wanted
 from rookery.doctor.limits import open_files
 from rookery.programs.graph import Node
-(found,) = open_files(Wanted(nodes=(Node(name="actor", replicas=40),)))
+(found,) = open_files(Wanted(nodes=(Node(name="actor", build=None, replicas=40),)))
 print(json.dumps([found.level, found.text, found.remedy]))
 """
 
