@@ -9,7 +9,10 @@ import pytest
 
 import rookery
 from rookery.recipes.settings import settings_from_python
+from rookery.replay.store import ReplayStore
+from rookery.runs.directory import RunDirectory
 from rookery.runs.find import load_checkpoint
+from rookery.transport.calls import NUM_QUESTIONS
 from tests.wired import Crew
 
 ENVS = 2
@@ -101,3 +104,20 @@ def test_episodes_that_cannot_be_repeated_are_left() -> None:
     actor.load_episodes(saved)
     stage.act(0)
     assert stage.anew()[:2].tolist() == [[True, True], [False, True]]
+
+
+def test_every_checkpoint_has_replay_save_itself(tmp_path: Path) -> None:
+    """Also after more of them than questions may wait."""
+    run = rookery.train(
+        "CartPole-v1",
+        run=tmp_path / "run",
+        steps=240,
+        **SETTINGS,
+        checkpoint={"every_steps": 20, "keep": 20},
+    )
+    saved = [path.name for path in (run.path / "checkpoints").iterdir() if path.name.isdigit()]
+    assert len(saved) > NUM_QUESTIONS
+    for name in saved:
+        assert load_checkpoint(run.path, name).parts["replay"].data["snapshot"] == int(name)
+    last = ReplayStore(RunDirectory.open(run.path).replay).available()[-1]
+    assert last == max(map(int, saved))
