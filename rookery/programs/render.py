@@ -40,7 +40,7 @@ def to_text(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
         link = link_of(program, edge, links)
         lines.append(
             f"  {route:<22} {edge.port.name:<12} {link:<14} "
-            f"{_size(num_bytes):>9} a{'n' if per[0] in 'aeio' else ''} {per:<11} {edge.port.about}"
+            f"{_size(num_bytes):>9} a{'n' if per[0] in 'aeiou' else ''} {per:<11} {edge.port.about}"
         )
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
