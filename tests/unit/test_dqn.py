@@ -22,7 +22,6 @@ from rookery.nets.policy import PolicyConfig
 from rookery.nets.q_network import QNetwork, greedy, legal_values
 from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_python
-from rookery.runs.config import RunConfig
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
 SIGNATURE = Signature(
