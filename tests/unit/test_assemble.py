@@ -193,6 +193,7 @@ def test_ends_that_are_elsewhere_take_the_place_of_memory() -> None:
     wiring = wired(WHOLE, elsewhere={(WHOLE.key, 1): far})
     assert wiring.ports_of("actor", 1).use("actor_state") is far
     assert wiring.ports_of("actor", 2).use("actor_state") is not far
+    assert wiring.ports_of("shard", 1).uses == {}, "of the same number, at the other end"
 
 
 def test_a_replica_whose_edge_is_not_in_this_memory_serves_nobody_here() -> None:
