@@ -10,17 +10,23 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
-from rookery.engines.mpi_ranks import build_worker
-from rookery.transport.memory import FILLED, BlockSink, BlockSource, ParamCell, RolloutBlock
-from rookery.transport.mpi import World
 
-from rookery.core.spec import zeros
-from rookery.engines.mpi import sized
+from rookery.carriers.heap import allocate
+from rookery.carriers.mpi import World
+from rookery.core.ports import End
+from rookery.engines.assemble import Wired
+from rookery.engines.loop import build_member
+from rookery.engines.mpi import RankWired, sized
+from rookery.programs.place import Place, Ports
+from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_python
-from rookery.roles.build import batch_spec, build_actor, build_learner, build_policy, probe
+from rookery.roles.build import build_actor, build_learner
+from rookery.transport.blocks import FILLED, BlockPort
+from rookery.transport.weights import WeightsPort
 
 UPDATES = 20
 RAW = 50
@@ -37,12 +43,14 @@ def allreduce(ranks: World) -> dict[str, float]:
     """Training with a network of 1.7 M parameters, then the bare operations in the same job."""
     policy = {"hidden": [1300, 1300], "shared_torso": True}
     ppo = {"rollout_steps": 32, "num_epochs": 2, "num_minibatches": 4}
-    config = settings_from_python(
-        "CartPole-v1", {"formation": "allreduce", "envs": 16, "policy": policy, "ppo": ppo}
-    )
-    config = sized(config, ranks.size)
-    worker = build_worker(config, probe(config.env, config.seed), ranks, start_steps=0)
-    worker.learner.start()
+    given = {"formation": "allreduce", "envs": 16, "policy": policy, "ppo": ppo}
+    given |= {"eval": {"episodes": 0}}
+    plan = Plan.of(sized(settings_from_python("CartPole-v1", given), ranks.size))
+    program = plan.program()
+    wired: Wired = RankWired(program, ranks).wired
+    member = build_member(wired, plan, program.owner, ranks.rank, run=Path("no-run"))
+    worker = member.role
+    worker.start()
     worker.step()
     ranks.comm.Barrier()
     ranks.waited_secs = 0.0
@@ -66,24 +74,22 @@ def allreduce(ranks: World) -> dict[str, float]:
 def pickles(ranks: World, steps: int, envs: int) -> dict[str, float]:
     """Snake by gathering pickled rollouts and broadcasting a state dict each round."""
     whole = {"formation": "sync", "envs": (ranks.size - 1) * envs}
-    config = sized(settings_from_python("snake", whole), ranks.size)
-    signature = probe(config.env, config.seed)
-    policy = build_policy(config, signature)
+    plan = Plan.of(sized(settings_from_python("snake", whole), ranks.size))
     num_actors = ranks.size - 1
-    columns = num_actors if ranks.rank == 0 else 1
-    block = RolloutBlock(
-        zeros(batch_spec(config, policy, columns * envs)),
-        np.zeros(columns, np.int64),
-        num_actors=columns,
-        num_envs=envs,
-    )
-    cell = ParamCell()
+    port = BlockPort(plan.rollout, num_actors=num_actors if ranks.rank == 0 else 1, num_envs=envs)
+    weights = WeightsPort(plan.params)
+    between, published = End(allocate(port.layout())), End(allocate(weights.layout()))
+    cell = weights.server(published)
     if ranks.rank == 0:
-        learner = build_learner(config, signature, source=BlockSource(block), params=cell)
+        source = port.server(between)
+        ends = {port.name: {"actor": source}, weights.name: {"actor": cell}}
+        learner = build_learner(Place(plan=plan, ports=Ports(serves=ends)))
+        block = source.block
     else:
-        actor = build_actor(
-            config, signature, ranks.rank - 1, sink=BlockSink(block, 0), params=cell
-        )
+        sink = port.client(between)
+        ports = Ports({port.name: sink, weights.name: cell})
+        actor = build_actor(Place(plan=plan, ports=ports, replica=ranks.rank - 1))
+        block = sink.block
     done, begun, version = 0, 0.0, 0
     while done < steps:
         state = ranks.comm.bcast(learner.flat.tensors() if ranks.rank == 0 else None, root=0)
@@ -101,7 +107,7 @@ def pickles(ranks: World, steps: int, envs: int) -> dict[str, float]:
                     array[:] = arrays[name]
                 block.flags[number] = FILLED
             learner.step()
-        done += num_actors * envs * config.algo_config.rollout_steps
+        done += num_actors * envs * plan.config.algo_config.rollout_steps
         if not begun:  # the first round is start-up
             begun, done = time.perf_counter(), 0
     return {"steps_per_s": done / (time.perf_counter() - begun)}

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import sys
 
-from rookery.engines.replayed import replay_configs
-
 from rookery.algos.ngu import NGUConfig
+from rookery.formations.replay import settings_of, step_spec
+from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_flags
 from rookery.replay.memory import estimate_bytes
-from rookery.roles.build import build_policy, probe
-from rookery.roles.replay import step_spec, table_config
+from rookery.roles.replay import table_config
 
 COPIES = 6
 """Of the weights: online, target, gradient, two moments of Adam, and an actor's."""
@@ -26,12 +25,10 @@ def main(names: list[str]) -> None:
     print("| recipe | parameters | replay, at most | weights | memories of episodes |")
     print("|---|---|---|---|---|")
     for name in names:
-        config = settings_from_flags(name, {})
-        _, algo = replay_configs(config)
-        policy = build_policy(config, probe(config.env, config.seed))
-        num = sum(parameter.numel() for parameter in policy.parameters())
-        streams = config.env.num_envs
-        table = estimate_bytes(table_config(algo, streams), step_spec(algo, policy))
+        plan = Plan.of(settings_from_flags(name, {}))
+        _, algo = settings_of(plan.config)
+        num, streams = plan.num_params, plan.config.env.num_envs
+        table = estimate_bytes(table_config(algo, streams), step_spec(plan))
         episodes = 0
         if isinstance(algo, NGUConfig) and algo.novelty.episodic:
             episodes = streams * algo.novelty.capacity * algo.novelty.embedding_features * 4

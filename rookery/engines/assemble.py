@@ -44,7 +44,7 @@ class Wired:
         uses: dict[str, Any] = {}
         serves: dict[str, dict[str, Any]] = {}
         for edge in self.program.edges_of(node):
-            if (edge.key, replica) in self.elsewhere:
+            if edge.source == node and (edge.key, replica) in self.elsewhere:
                 uses[edge.port.name] = self.elsewhere[edge.key, replica]
             elif edge.source == node:
                 uses[edge.port.name] = edge.port.client(self.client_end(edge, replica, life))

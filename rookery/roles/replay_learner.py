@@ -226,9 +226,11 @@ class ReplayLearner(BaseRole):
     def save_beside(self) -> dict[str, State]:
         """Have replay save itself; what a checkpoint says of that, and of the actors."""
         parts: dict[str, State] = {}
-        if self.snapshots is not None and self.snapshots.can_ask():
-            self.snapshots.ask(self.steps)
-            parts[_REPLAY] = State({}, {"snapshot": self.steps})
+        if self.snapshots is not None:
+            self.snapshots.answers()  # which makes room
+            if self.snapshots.can_ask():
+                self.snapshots.ask(self.steps)
+                parts[_REPLAY] = State({}, {"snapshot": self.steps})
         states = self.actor_states
         if states is not None:
             left = {actor: states.read(actor) or {} for actor in range(states.num_actors)}

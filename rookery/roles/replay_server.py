@@ -63,7 +63,7 @@ class ReplayServer(BaseRole):
             bool(slots.in_state(DONE))
             or self.snapshots.asked_about() is not None
             or (self.source.head() is not None and replay.can_put())
-            or (bool(slots.in_state(FREE)) and replay.can_sample())
+            or (bool(slots.in_state(FREE)) and replay.can_sample() and self._everybody_acted())
             or (not self.ahead and not self.source.granted() and replay.can_put())
         )
 
@@ -100,6 +100,8 @@ class ReplayServer(BaseRole):
             self.source.done(actor)
 
     def _fill(self) -> None:
+        if not self._everybody_acted():
+            return
         filled = False
         for slot in self.slots.in_state(FREE):
             if not self.replay.can_sample():
@@ -115,6 +117,12 @@ class ReplayServer(BaseRole):
             filled = True
         if filled:
             self.batches.end.notify_peers()
+
+    def _everybody_acted(self) -> bool:
+        """Whether the learner has its turn where roles take turns and nothing else limits it:
+        after one of every actor, however many share the environments."""
+        limited = self.replay.limiter.config.samples_per_insert is not None
+        return self.ahead or limited or self.source.turn(self.replay.puts) == 0
 
     def _ended(self, slot: int) -> Array:
         """What the episodes told that ended since; those that are too many wait. Of learners that

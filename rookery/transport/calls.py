@@ -31,6 +31,8 @@ class _Box:
         """``[0]`` number of questions; their steps follow."""
         self.counts = end.arrays["answered"]
         """``[0]`` number of answers."""
+        self.done = end.arrays["done"]
+        """``[K, 2]`` number of the question that was answered in this place, from 1; its steps."""
         self.answers_in = under(_ANSWER, end.arrays)
 
     def question(self, number: int) -> int:
@@ -57,14 +59,23 @@ class CallClient(_Box):
         self.end.notify_peers()
 
     def answers(self) -> list[tuple[int, Arrays]]:
-        """Copies of the answers that came since the last call."""
+        """Copies of the answers that came since the last call; what was skipped has none."""
         found = []
-        while self.read < self.counts[0]:
-            place = self.read % NUM_QUESTIONS
-            values = {name: array[place].copy() for name, array in self.answers_in.items()}
-            found.append((self.question(self.read), values))
-            self.read += 1
+        while (heard := self.hear()) is not None:
+            steps, values = heard
+            if values is not None:
+                found.append((steps, values))
         return found
+
+    def hear(self) -> tuple[int, Arrays | None] | None:
+        """The oldest question that was dealt with, and its answer unless it was skipped."""
+        if self.read == self.counts[0]:
+            return None
+        place, steps = self.read % NUM_QUESTIONS, self.question(self.read)
+        self.read += 1
+        if self.done[place, 0] != self.read:
+            return steps, None
+        return steps, {name: array[place].copy() for name, array in self.answers_in.items()}
 
 
 class CallServer(_Box):
@@ -83,8 +94,7 @@ class CallServer(_Box):
         place = self._next % NUM_QUESTIONS
         for name, value in values.items():
             self.answers_in[name][place][: len(value)] = value
-        done = self.end.arrays["done"]
-        done[self._next % NUM_QUESTIONS] = self.question(self._next) + 1
+        self.done[place] = self._next + 1, self.question(self._next)
         self.counts[0] += 1
         self.end.notify_peers()
 
@@ -92,9 +102,13 @@ class CallServer(_Box):
         """Leave what waits unanswered."""
         self.counts[0] = self.asked[0]
 
+    def skip_one(self) -> None:
+        """Leave the oldest that waits unanswered."""
+        self.counts[0] += 1
+
     def answered(self) -> list[int]:
-        """The newest questions that were answered, in whichever life."""
-        return [int(steps) - 1 for steps in self.end.arrays["done"] if steps]
+        """The newest questions that were answered, in whichever life, newest last."""
+        return [steps for number, steps in sorted(self.done.tolist()) if number]
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until somebody may have asked."""
@@ -122,7 +136,7 @@ class CallPort:
         return {
             "asked": ArraySpec((1 + NUM_QUESTIONS,), _INT),
             "answered": ArraySpec((8,), _INT),
-            "done": ArraySpec((NUM_QUESTIONS,), _INT),
+            "done": ArraySpec((NUM_QUESTIONS, 2), _INT),
             **{
                 f"{_ANSWER}{name}": spec.with_axes(NUM_QUESTIONS)
                 for name, spec in self.spec.items()
@@ -151,6 +165,8 @@ class CallPort:
 
 
 _STEPS = {"steps": ArraySpec((1,), _INT)}
+_ANSWERED = {"answered": ArraySpec((1,), _INT)}
+"""1, with the answer; 0: it was skipped."""
 
 
 class CallSender:
@@ -158,7 +174,7 @@ class CallSender:
 
     def __init__(self, box: CallServer, spec: Mapping[str, ArraySpec]) -> None:
         self.box, self.sent = box, 0
-        self.sends, self.receives = _STEPS, {**_STEPS, **spec}
+        self.sends, self.receives = _STEPS, {**_ANSWERED, **spec}
 
     def next(self) -> Arrays | None:
         """The oldest question that was not sent."""
@@ -169,7 +185,10 @@ class CallSender:
 
     def accept(self, frame: Arrays) -> None:
         """An answer; they come in the order of the questions."""
-        self.box.answer(**{name: frame[name] for name in self.box.answers_in})
+        if frame["answered"][0]:
+            self.box.answer(**{name: frame[name] for name in self.box.answers_in})
+        else:
+            self.box.skip_one()
 
 
 class CallReceiver:
@@ -177,14 +196,14 @@ class CallReceiver:
 
     def __init__(self, asker: CallClient, spec: Mapping[str, ArraySpec]) -> None:
         self.asker = asker
-        self.waiting: list[Arrays] = []
-        self.sends, self.receives = {**_STEPS, **spec}, _STEPS
+        self.sends, self.receives = {**_ANSWERED, **spec}, _STEPS
 
     def next(self) -> Arrays | None:
         """The oldest answer that was not sent."""
-        for steps, values in self.asker.answers():
-            self.waiting.append({"steps": np.array([steps]), **values})
-        return self.waiting.pop(0) if self.waiting else None
+        if (heard := self.asker.hear()) is None:
+            return None
+        _, values = heard
+        return {"answered": np.array([int(values is not None)]), **(values or {})}
 
     def accept(self, frame: Arrays) -> None:
         """A question."""

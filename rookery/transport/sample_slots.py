@@ -16,7 +16,7 @@ Shapes: K slots, N sequences of T steps, E episodes, W numbers that an episode t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -232,8 +232,8 @@ class SequencesPort:
         return SlotServer(SampleSlots(end.arrays), end, stride=self.stride)
 
     def for_one(self, client: int) -> SequencesPort:
-        """The same slots, of one learner."""
-        return self
+        """The same slots, all of one learner."""
+        return replace(self, stride=1)
 
     def client_relay(self, arrays: Arrays) -> BatchReceiver:
         """Beside a learner."""

@@ -198,9 +198,13 @@ class RingSource:
         counts = self.rings.counts
         return bool((counts[:, GRANTED] > counts[:, TAKEN]).any())
 
+    def turn(self, num_puts: int) -> int:
+        """The actor whose turn it is after ``num_puts``, where they take turns."""
+        return num_puts // self.steps_each % self.rings.num_actors
+
     def grant_next(self, num_puts: int) -> None:
         """The actor whose turn it is after ``num_puts`` may put what it does between two looks."""
-        actor = num_puts // self.steps_each % self.rings.num_actors
+        actor = self.turn(num_puts)
         self.rings.counts[actor, GRANTED] = self.rings.counts[actor, TAKEN] + self.steps_each
 
     def count(self, steps: int) -> None:

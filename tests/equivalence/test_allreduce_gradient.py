@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from rookery.core.spec import zeros
-from rookery.engines.together import build_together
+from rookery.core.update import Update
 from rookery.formations.allreduce import AllreduceConfig
-from rookery.roles.build import probe
-from rookery.roles.learner import Update
+from rookery.roles.evaluator import EvalConfig
 from rookery.roles.worker import Worker
 from rookery.runs.config import RunConfig
-from rookery.transport.shared_group import SharedGroup, group_specs
-from rookery.transport.wake import Wake
+from rookery.transport.eventfd import EventFd
 from tests.equivalence.test_sync_gradient import ATOL, CORES, B, Formation, N, one, run_config
+from tests.wired import Crew
 
 UPDATES = 3
 
@@ -32,21 +30,21 @@ def config_of(name: str, core: str) -> RunConfig:
     whole: dict[str, Any] = {"num_minibatches": 1} if name == "ppo" else {}
     algo = replace(config.algo_config, **whole)
     formation = AllreduceConfig(num_actors=N, check_every=1)
-    return replace(config, algo_config=algo, formation="allreduce", formation_config=formation)
+    return replace(
+        config,
+        algo_config=algo,
+        formation="allreduce",
+        formation_config=formation,
+        eval=EvalConfig(episodes=0),
+    )
 
 
 def workers_of(config: RunConfig) -> list[Worker]:
-    signature = probe(config.env, config.seed)
-    arrays = zeros(group_specs(N, 1 << 16))
-    bells = [Wake.create() for _ in range(N)]
-    workers = []
-    for rank in range(N):
-        group = SharedGroup(arrays, rank, bells, timeout_secs=60.0)
-        actors, learner = build_together(
-            config, signature, [rank], start_steps=lambda replica: 0, group=group
-        )
-        learner.start()
-        workers.append(Worker(actors[0], learner, check_every=1))
+    crew = Crew(config, wakeups={"worker": [EventFd.create() for _ in range(N)]})
+    workers: list[Worker] = crew.roles("worker")
+    for worker in workers:
+        worker.group.timeout_secs = 60.0  # type: ignore[attr-defined]
+        worker.start()
     return workers
 
 

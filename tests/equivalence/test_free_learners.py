@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from rookery.core.group import Alone
+from rookery.core.ports import End
 from rookery.core.spec import Arrays, zeros
 from rookery.nets.normalizer import moments_in
 from rookery.nets.q_network import QNetwork
+from rookery.params.flat import FlatParams
 from rookery.params.hogwild import APPLIED, GOING, HogwildMemory, hogwild_specs
 from rookery.roles.free_learner import FreeLearner
-from rookery.roles.replay import step_spec
 from rookery.roles.replay_learner import ReplayLearner
-from rookery.transport.memory import ParamCell
 from rookery.transport.sample_slots import DONE, FILLED, SampleSlots, SlotSource
 from tests.equivalence.test_learners import (
     CPU,
@@ -28,6 +28,7 @@ from tests.equivalence.test_learners import (
     learned,
     weights,
 )
+from tests.wired import got, step_spec_of, weights_cell
 
 
 def shared_memory(kind: str, policy: QNetwork, num_learners: int) -> HogwildMemory:
@@ -51,10 +52,8 @@ def free_learners(
             policy=copy.deepcopy(policy),
             algorithm=cls(config, recurrent=policy.recurrent, device=CPU),
             optimizer=OPTIMIZERS[kind],
-            source=SlotSource(
-                SampleSlots(arrays), steps=np.zeros(1), first=worker, stride=num_learners
-            ),
-            params=ParamCell(),
+            source=SlotSource(SampleSlots(arrays), End(arrays, worker), stride=num_learners),
+            params=weights_cell(FlatParams(copy.deepcopy(policy)).tensors()),
         )
         for worker in range(num_learners)
     ]
@@ -63,7 +62,7 @@ def free_learners(
 def policy_and_batches(kind: str) -> tuple[QNetwork, Arrays]:
     _, config, settings = KINDS[kind]
     policy = QNetwork(settings, SIGNATURE)
-    return policy, filled_slots(step_spec(config, policy), config.sequence.num_steps)
+    return policy, filled_slots(step_spec_of(config, policy), config.sequence.num_steps)
 
 
 def everything(learner: ReplayLearner) -> dict[str, Any]:
@@ -97,6 +96,7 @@ def test_two_share_weights_counts_statistics_and_not_batches(kind: str) -> None:
     first.start()
     assert memory.state == GOING
     second.start()
+    assert second.ready()
     np.testing.assert_array_equal(weights(first), weights(second))
 
     first.step()
@@ -127,10 +127,11 @@ def test_only_the_first_publishes_and_restores_what_is_shared() -> None:
     first, second = free_learners("dqn", policy, arrays, 2)
     first.start()
     second.start()
+    assert second.ready()
     for learner in (first, second):
         learner.step()
     assert first.params.version == 1  # type: ignore[attr-defined]
-    assert second.params.get(newer_than=-1) is None  # type: ignore[attr-defined]
+    assert got(second.params) is None  # type: ignore[arg-type]
     saved = first.save_state()
     first.step()
     moved = first.optimizer.state["exp_avg"].clone()
@@ -154,6 +155,7 @@ def test_a_resumed_run_goes_on_with_its_statistics_and_counts() -> None:
         learner.load_state(saved)
     first.start()
     second.start()
+    assert second.ready()
     assert first.updates == second.updates == 2
     for learner in (first, second):
         np.testing.assert_array_equal(weights(learner), weights(before))
@@ -169,6 +171,7 @@ def test_what_is_saved_is_not_what_others_write() -> None:
     first, second = free_learners("dqn", policy, arrays, 2)
     first.start()
     second.start()
+    assert second.ready()
     first.step()
     saved = first.save_state()
     before = np.asarray(saved["optimizer"].arrays["exp_avg"]).copy()
@@ -184,6 +187,7 @@ def test_who_begins_late_moves_its_target_all_the_same() -> None:
     first.step()  # the target of both is due
     begun = second.target_flat.data.clone()
     second.start()
+    assert second.ready()
     assert second.updates == 2
     assert not np.array_equal(second.target_flat.data, begun)
 
@@ -193,6 +197,7 @@ def test_the_first_ends_with_what_all_have_done() -> None:
     first, second = free_learners("dqn", policy, arrays, 2)
     first.start()
     second.start()
+    assert second.ready()
     first.step()
     second.step()
     first.catch_up()

@@ -13,6 +13,7 @@ from gymnasium import spaces
 from rookery.algos.dqn import DQN, R2D2, DQNConfig, R2D2Config
 from rookery.core.errors import UserError
 from rookery.core.group import Alone, Group, share_of
+from rookery.core.ports import End
 from rookery.core.sequence import StepSpec
 from rookery.core.signature import Signature
 from rookery.core.spec import Array, Arrays, zeros
@@ -22,11 +23,9 @@ from rookery.nets.q_network import QNetwork
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.params.sharded import ShardedOptimizer, Shards, shard_specs
-from rookery.programs.formations import build_program
+from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_python
-from rookery.roles.replay import step_spec
 from rookery.roles.replay_learner import ReplayLearner
-from rookery.transport.memory import ParamCell
 from rookery.transport.sample_slots import (
     DONE,
     FILLED,
@@ -36,6 +35,7 @@ from rookery.transport.sample_slots import (
     sample_slot_specs,
 )
 from tests.unit.test_group import together
+from tests.wired import step_spec_of, weights_cell
 
 CPU = torch.device("cpu")
 SLOTS, BATCH, WIDTH = 4, 7, 2
@@ -90,8 +90,8 @@ def learned(
         policy=policy,
         algorithm=cls(config, recurrent=policy.recurrent, device=CPU),
         optimizer=OPTIMIZERS[kind],
-        source=SlotSource(SampleSlots(arrays), steps=np.zeros(1), group=group),
-        params=ParamCell(),
+        source=SlotSource(SampleSlots(arrays), End(arrays, group.rank)),
+        params=weights_cell(FlatParams(copy.deepcopy(policy)).tensors()),
         shards=None if shared is None else Shards(shared, group),
     )
     learner.start()
@@ -110,7 +110,7 @@ def weights(learner: ReplayLearner) -> Array:
 def test_learners_together_learn_what_one_learns(kind: str, size: int) -> None:
     _, config, settings = KINDS[kind]
     policy = QNetwork(settings, SIGNATURE)
-    arrays = filled_slots(step_spec(config, policy), config.sequence.num_steps)
+    arrays = filled_slots(step_spec_of(config, policy), config.sequence.num_steps)
     begun = np.concatenate([leaf.detach().numpy().ravel() for leaf in policy.parameters()])
     alone_arrays = {name: array.copy() for name, array in arrays.items()}
     alone = learned(kind, Alone(), copy.deepcopy(policy), alone_arrays)
@@ -132,7 +132,8 @@ def test_learners_together_learn_what_one_learns(kind: str, size: int) -> None:
 def test_a_batch_is_divided_without_a_rest() -> None:
     class Member(Alone):
         def __init__(self, rank: int, size: int) -> None:
-            self.rank, self.size = rank, size
+            super().__init__(rank)
+            self.size = size
 
     for num, size in ((7, 3), (32, 2), (3, 3), (5, 1)):
         columns = np.arange(num)
@@ -177,7 +178,7 @@ def test_each_steps_its_part_as_one_steps_all(name: Any) -> None:
 def test_learners_that_cannot_share_are_refused() -> None:
     def plan(**given: Any) -> None:
         flags = {"algo": "dqn", "engine": "local", "learners": 3, **given}
-        build_program(settings_from_python("CartPole-v1", flags))
+        Plan.of(settings_from_python("CartPole-v1", flags)).program()
 
     plan()
     with pytest.raises(UserError, match=r"replay.num_learners: 3 .* 2 sequences \(dqn.batch"):

@@ -17,18 +17,19 @@ import torch
 from rookery.algos.a2c import A2CConfig
 from rookery.algos.on_policy import OnPolicyConfig
 from rookery.algos.ppo import PPOConfig
+from rookery.core.ports import End
 from rookery.core.records import Rollout
 from rookery.core.seeding import stream
-from rookery.core.spec import Array, zeros
+from rookery.core.spec import Array
 from rookery.envs.make import EnvConfig
 from rookery.formations.sync import SyncConfig
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.roles.actor import Actor
-from rookery.roles.build import batch_spec, build_actor, build_learner, build_policy, probe
 from rookery.roles.learner import Learner
 from rookery.runs.config import RunConfig
-from rookery.transport.memory import BlockSink, BlockSource, ParamCell, RolloutBlock
+from rookery.transport.blocks import BlockSink
+from tests.wired import Crew
 
 N, B = 3, 2
 STEPS = 25
@@ -74,21 +75,10 @@ class Formation:
     """Actors and a learner around a block, stepped by hand."""
 
     def __init__(self, config: RunConfig) -> None:
-        num_actors = config.formation_config.num_actors
-        num_envs = config.env.num_envs // num_actors
-        signature = probe(config.env, config.seed)
-        spec = batch_spec(config, build_policy(config, signature), num_actors * num_envs)
-        self.block = RolloutBlock(
-            zeros(spec), np.zeros(num_actors, np.int64), num_actors=num_actors, num_envs=num_envs
-        )
-        cell = ParamCell()
-        self.learner: Learner = build_learner(
-            config, signature, source=BlockSource(self.block), params=cell
-        )
-        self.actors: list[Actor] = [
-            build_actor(config, signature, actor, sink=BlockSink(self.block, actor), params=cell)
-            for actor in range(num_actors)
-        ]
+        crew = Crew(config)
+        self.learner: Learner = crew.role("learner")
+        self.actors: list[Actor] = crew.roles("actor")
+        self.block = self.learner.source.block  # type: ignore[attr-defined]
         self.learner.start()
 
     def act(self) -> Rollout:
@@ -155,7 +145,7 @@ def test_the_gradient_on_a_block_is_that_on_the_same_data_of_one_actor(
     """The same rollouts, put through N slots and through one."""
     filled, single = many(name, core), Formation(run_config(name, core, 1, N * B))
     rollout = filled.act()
-    sink = BlockSink(single.block, 0)
+    sink = BlockSink(single.block, End({}))
     memory = sink.reserve()
     for field, array in rollout.flat().items():
         memory.flat()[field][:] = array

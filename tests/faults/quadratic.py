@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from rookery.carriers.shared_memory import SharedArena
 from rookery.core.spec import ArraySpec
 from rookery.params.flat import FlatParams
 from rookery.params.hogwild import HogwildMemory, HogwildOptimizer, hogwild_specs
 from rookery.params.optimizer import OptimizerConfig
-from rookery.carriers.shared_memory import SharedArena
 
 SIZE = 200
 LR = 3e-3

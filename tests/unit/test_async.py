@@ -10,12 +10,11 @@ import rookery
 from rookery.algos.impala import IMPALAConfig
 from rookery.cli.main import main
 from rookery.cli.progress import Lines
-from rookery.core.errors import UserError
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish
 from rookery.envs.make import EnvConfig
 from rookery.formations.asynchronous import AsyncConfig
-from rookery.programs.formations import build_program
+from rookery.programs.plan import Plan
 from rookery.programs.validate import validate
 from rookery.recipes.settings import settings_from_flags
 from rookery.runs.bottleneck import bottleneck
@@ -35,22 +34,23 @@ def test_the_program() -> None:
         formation="async",
         formation_config=AsyncConfig(num_actors=3, learner_threads=2),
     )
-    program = build_program(config)
+    program = Plan.of(config).program()
     assert [(node.name, node.replicas) for node in program.nodes] == [
         ("actor", 3),
         ("learner", 1),
         ("evaluator", 1),
     ]
-    assert {(edge.source, edge.port, edge.target) for edge in program.edges} == {
+    assert {(edge.source, edge.port.name, edge.target) for edge in program.edges} == {
         ("actor", "queue", "learner"),
         ("actor", "params", "learner"),
         ("learner", "evaluation", "evaluator"),
+        ("actor", "vitals", "learner"),
+        ("learner", "vitals", "learner"),
+        ("evaluator", "vitals", "learner"),
     }
     assert program.node("learner").num_threads == 2
-    for engine in ("inline", "local"):
+    for engine in ("inline", "local", "mpi"):
         validate(program, engine, carries(engine))
-    with pytest.raises(UserError, match="engine mpi cannot carry rollouts"):
-        validate(program, "mpi", carries("mpi"))
 
 
 REFUSED = {

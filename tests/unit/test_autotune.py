@@ -11,8 +11,8 @@ import yaml
 
 from rookery.cli.autotune import _fixed
 from rookery.cli.main import main
+from rookery.programs.plan import probe
 from rookery.recipes.settings import settings_from_flags, tree_of_flags
-from rookery.roles.build import probe
 from rookery.runs.config import RunConfig
 from rookery.tune.rates import Rates, measure
 from rookery.tune.search import Choice, Flags, search

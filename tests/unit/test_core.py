@@ -20,7 +20,8 @@ from rookery.core.seeding import generator_state, restore_generator, seed_of, st
 from rookery.core.signature import Signature
 from rookery.core.spec import Array, ArraySpec, EnvForm, LeafSpec, zeros
 from rookery.runs.supervise import RestartBudget, SuperviseConfig, describe_exit
-from rookery.transport.memory import BlockSink, BlockSource, ParamCell, RolloutBlock
+from rookery.transport.blocks import BlockPort, BlockSink, BlockSource
+from tests.wired import ends, got, weights_cell
 
 FLOAT = np.dtype(np.float32)
 INT = np.dtype(np.int64)
@@ -304,11 +305,9 @@ def test_steps_spent_on_resets_are_not_counted() -> None:
 # --- blocks ----------------------------------------------------------------------------------
 
 
-def block(num_actors: int, rounds: int) -> RolloutBlock:
-    slots = num_actors * rounds
-    return RolloutBlock(
-        zeros(spec(slots * B)), np.zeros(slots, np.int64), num_actors=num_actors, num_envs=B
-    )
+def block(num_actors: int, rounds: int) -> tuple[list[BlockSink], BlockSource]:
+    port = BlockPort(spec, num_actors=num_actors, num_envs=B, rounds=rounds)
+    return ends(port, replicas=num_actors)
 
 
 def put(sink: BlockSink, reward: float) -> None:
@@ -319,9 +318,7 @@ def put(sink: BlockSink, reward: float) -> None:
 
 
 def test_a_round_of_a_block() -> None:
-    shared = block(num_actors=2, rounds=2)
-    source = BlockSource(shared)
-    sinks = [BlockSink(shared, actor) for actor in range(2)]
+    sinks, source = block(num_actors=2, rounds=2)
     assert source.missing() == [0, 1]
     put(sinks[0], 1.0)
     put(sinks[0], 2.0)
@@ -342,54 +339,57 @@ def test_a_round_of_a_block() -> None:
 
 
 def test_the_batch_is_the_memory_the_actors_wrote() -> None:
-    shared = block(num_actors=2, rounds=1)
-    rollout = BlockSink(shared, 1).reserve()
-    batch = BlockSource(shared).sample()
+    sinks, source = block(num_actors=2, rounds=1)
+    rollout, batch = sinks[1].reserve(), source.sample()
     for name, array in rollout.flat().items():
         assert np.shares_memory(array, batch.flat()[name])
 
 
 def test_reserve_without_room_is_refused() -> None:
-    sink = BlockSink(block(num_actors=1, rounds=1), 0)
+    (sink,), _ = block(num_actors=1, rounds=1)
     put(sink, 1.0)
     with pytest.raises(RuntimeError, match="without can_put"):
         sink.reserve()
 
 
 def test_only_the_reserved_rollout_can_be_put() -> None:
-    shared = block(num_actors=2, rounds=1)
-    sinks = [BlockSink(shared, actor) for actor in range(2)]
+    sinks, source = block(num_actors=2, rounds=1)
     with pytest.raises(RuntimeError, match="was not reserved"):
         sinks[0].put(sinks[1].reserve())
     rollout = sinks[0].reserve()
     sinks[0].put(rollout)
     with pytest.raises(RuntimeError, match="was not reserved"):
         sinks[0].put(rollout)
-    assert BlockSource(shared).missing() == [1]
+    assert source.missing() == [1]
 
 
 def test_in_one_thread_nobody_waits() -> None:
-    shared = block(num_actors=1, rounds=1)
-    BlockSink(shared, 0).wait(timeout_secs=1e6)
-    BlockSource(shared).wait(timeout_secs=1e6)
+    (sink,), source = block(num_actors=1, rounds=1)
+    sink.wait(timeout_secs=1e6)
+    source.wait(timeout_secs=1e6)
 
 
 def test_weights_are_got_once_per_version() -> None:
-    cell = ParamCell()
-    assert cell.get(newer_than=-1) is None
+    cell = weights_cell({})
+    assert got(cell) is None
     cell.publish(0, {})
-    assert cell.get(newer_than=-1) == (0, {})
-    assert cell.get(newer_than=0) is None
+    assert got(cell) == (0, {})
+    assert got(cell, newer_than=0) is None
     cell.publish(5, {})
-    assert cell.get(newer_than=0) == (5, {})
+    assert got(cell, newer_than=0) == (5, {})
 
 
-def test_ports_are_what_the_protocols_ask_for() -> None:
-    shared = block(num_actors=1, rounds=1)
-    assert isinstance(BlockSink(shared, 0), ExperienceSink)
-    assert isinstance(BlockSource(shared), ExperienceSource)
-    assert isinstance(ParamCell(), ParamSink)
-    assert isinstance(ParamCell(), ParamSource)
+def offers(end: object, protocol: type) -> bool:
+    asked = [name for name in vars(protocol) if not name.startswith("_")]
+    return bool(asked) and all(callable(getattr(end, name, None)) for name in asked)
+
+
+def test_ends_are_what_the_protocols_ask_for() -> None:
+    (sink,), source = block(num_actors=1, rounds=1)
+    assert offers(sink, ExperienceSink)
+    assert offers(source, ExperienceSource)
+    assert offers(weights_cell({}), ParamSink)
+    assert offers(weights_cell({}), ParamSource)
 
 
 # --- names -----------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from rookery.core.spec import Array, Arrays
 from rookery.envs.transition import StepResult
 from rookery.nets.curious import CuriousQNetwork
 from rookery.nets.q_network import ARM, LAST
-from rookery.roles.curiosity import Curiosity, Indifference, blank_bequest, curiosity_of
+from rookery.roles.curiosity import Curiosity, Indifference, blank_carried_over, curiosity_of
 from rookery.roles.episodic_memory import EpisodicMemory
 from rookery.roles.lane import Ended
 from tests.curious import FLAT, SMALL_FAMILY, network, step_result
@@ -243,22 +243,22 @@ def test_it_goes_on_where_it_was() -> None:
 
 def test_who_takes_its_place_knows_what_outlasts_episodes() -> None:
     first, second = curious(num_envs=2), curious(num_envs=2)
-    shapes = {name: array.shape for name, array in first.bequest().items()}
+    shapes = {name: array.shape for name, array in first.carried_over().items()}
     path = some_path(6)
     with torch.inference_mode():
         first.begin({"obs": path[:2]}, np.array([True, True]))
         for row in path[2:]:
             judge(first, step_result(np.stack([row, row])))
-    left = first.bequest()
+    left = first.carried_over()
     assert {name: array.shape for name, array in left.items()} == shapes
-    blank = blank_bequest(CURIOUS, first.policy, 2)
+    blank = blank_carried_over(CURIOUS, first.policy, 2)
     assert {name: array.shape for name, array in blank.items()} == shapes
     assert set(left) <= set(first.save()), "so a whole state serves as well"
-    second.inherit({name: array.copy() for name, array in left.items()})
+    second.take_over({name: array.copy() for name, array in left.items()})
     assert second.moments.num == first.moments.num == 8
     assert second.memory is not None
     assert not second.memory.count.any(), "episodes begin anew"
-    again = second.bequest()
+    again = second.carried_over()
     for name, array in left.items():
         np.testing.assert_array_equal(again[name], array, err_msg=name)
     assert left["memory/distance_num"].min() > 0
@@ -269,7 +269,7 @@ def test_without_ngu_there_is_nothing() -> None:
     none: Any = None
     plain = curiosity_of(config, none, np.arange(2), np.random.default_rng(0))
     assert type(plain) is Indifference
-    assert (plain.inputs(), plain.save(), plain.bequest()) == ({}, {}, {})
+    assert (plain.inputs(), plain.save(), plain.carried_over()) == ({}, {}, {})
     assert plain.end(Ended(NOBODY, NOBODY, NOBODY)) == []
 
 

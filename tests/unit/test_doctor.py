@@ -22,7 +22,7 @@ from rookery.doctor.cgroup import Cgroup
 from rookery.doctor.finding import Finding, Wanted, note, ok, problem, size, warning
 from rookery.doctor.probe import try_out
 from rookery.doctor.report import Group, Report, answer, examine
-from rookery.programs.formations import build_program
+from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_flags
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def one(findings: Iterable[Finding], name: str | None = None) -> Finding:
 def wanting(*flags: str, where: Path = Path("runs")) -> Wanted:
     given = dict(zip(flags[::2], flags[1::2], strict=True))
     config = settings_from_flags("cartpole", given)
-    return Wanted(where=where, nodes=build_program(config).nodes, config=config)
+    return Wanted(where=where, nodes=Plan.of(config).program().nodes, config=config)
 
 
 def in_child(code: str, before: Callable[[], Any] | None = None) -> dict[str, Any]:
@@ -274,7 +274,7 @@ import json
 from rookery.doctor.finding import Wanted
 from rookery.doctor.limits import open_files
 from rookery.programs.graph import Node
-(found,) = open_files(Wanted(nodes=(Node(name="actor", replicas=40),)))
+(found,) = open_files(Wanted(nodes=(Node(name="actor", build=None, replicas=40),)))
 print(json.dumps([found.level, found.text, found.remedy]))
 """
 

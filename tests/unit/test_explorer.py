@@ -11,15 +11,16 @@ import pytest
 
 import rookery
 from rookery.core.sequence import Steps
-from rookery.core.spec import Array
+from rookery.core.spec import Array, zeros
 from rookery.core.tensors import Tensors
-from rookery.engines.replayed import build_explorer
+from rookery.formations.replay import settings_of, step_spec
 from rookery.params.flat import FlatParams
+from rookery.programs.place import Place, Ports
+from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_flags
-from rookery.roles.build import build_policy, probe
+from rookery.roles.build import build_explorer
 from rookery.roles.explorer import Explorer
-from rookery.roles.replay import step_spec
-from rookery.transport.step_rings import step_ring_specs
+from rookery.transport.step_rings import Slot, slot_specs
 
 NUM_ACTIONS = 5
 
@@ -102,16 +103,26 @@ class Paying(gym.Env[Any, Any]):
 class Shelf:
     """A sink that keeps all that it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Plan) -> None:
+        self.slot = slot_specs(step_spec(plan), plan.envs_each, 2)
         self.steps: list[Steps] = []
         self.episodes: list[Array] = []
+        self.anew: list[Array | None] = []
 
     def can_put(self) -> bool:
         return True
 
-    def put(self, steps: Steps, episodes: Array) -> None:
+    def reserve(self) -> Steps:
+        return Slot(zeros(self.slot), np.arange(4)).steps
+
+    def put(
+        self, steps: Steps, episodes: Array, *, ended: bool, valued: bool, anew: Array | None
+    ) -> None:
+        assert not valued
+        steps.final_obs, steps.final_extra = steps.final_obs if ended else None, None
         self.steps.append(steps)
         self.episodes.extend(episodes)
+        self.anew.append(anew)
 
     def total_steps(self) -> int:
         return sum(len(steps.stream) for steps in self.steps)
@@ -126,21 +137,28 @@ class Published:
     def __init__(self, params: Tensors) -> None:
         self.params, self.version, self.taken = params, 0, 0
 
-    def get(self, newer_than: int) -> tuple[int, Tensors] | None:
+    def get(self, newer_than: int, into: Tensors) -> int | None:
         if self.version <= newer_than:
             return None
         self.taken += 1
-        return self.version, self.params
+        for name, value in self.params.items():
+            into[name].copy_(value)
+        return self.version
 
 
 PAID = {"algo": "dqn", "envs": "4", "env.backend": "serial", "dqn.reward_max": "1"}
 
 
+def plan() -> Plan:
+    return Plan.of(settings_from_flags(f"{__name__}:Paying", PAID))
+
+
 def paid() -> tuple[Explorer, Shelf, Published]:
-    config = settings_from_flags(f"{__name__}:Paying", PAID)
-    signature = probe(config.env, config.seed)
-    shelf, published = Shelf(), Published(FlatParams(build_policy(config, signature)).tensors())
-    return build_explorer(config, signature, 0, sink=shelf, params=published), shelf, published
+    made = plan()
+    shelf, published = Shelf(made), Published(FlatParams(made.policy()).tensors())
+    ports = Ports({"steps": shelf, "params": published, "actor_state": None})
+    _, algo = settings_of(made.config)
+    return build_explorer(Place(plan=made, ports=ports), algo), shelf, published
 
 
 def test_what_is_learned_is_clipped_and_what_is_told_is_not() -> None:
@@ -185,8 +203,18 @@ def test_pictures_go_to_replay_as_bytes() -> None:
     assert explorer.ready()
     explorer.step()
     assert shelf.steps[0].obs["obs"].dtype == np.uint8
-    spec = step_spec(explorer.config, explorer.policy)
-    rings = step_ring_specs(spec, num_actors=1, num_slots=2, num_envs=4, episode_width=2)
-    pictures = [ring for ring in rings.values() if ring.shape[-3:] == (2, 8, 8)]
+    (port,) = [edge.port for edge in plan().program().edges if edge.port.name == "steps"]
+    pictures = [spec for spec in port.layout().values() if spec.shape[-3:] == (2, 8, 8)]
     assert pictures
-    assert {ring.dtype for ring in pictures} == {np.dtype(np.uint8)}
+    assert {spec.dtype for spec in pictures} == {np.dtype(np.uint8)}
+
+
+def test_only_the_first_step_of_an_actor_is_of_other_episodes_than_the_one_before() -> None:
+    explorer, shelf, _ = paid()
+    while len(shelf.steps) < 5:
+        assert explorer.ready()
+        explorer.step()
+    first, *later = shelf.anew
+    assert first is not None
+    assert first.all()
+    assert later == [None] * 4

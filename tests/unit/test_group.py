@@ -12,18 +12,23 @@ import torch
 
 from rookery.core.errors import RunFailed
 from rookery.core.group import Alone, Group
-from rookery.core.spec import zeros
+from rookery.core.ports import End
+from rookery.core.spec import Arrays, zeros
+from rookery.transport.eventfd import EventFd
 from rookery.transport.shared_group import SMALL_BYTES, SharedGroup, group_specs
-from rookery.transport.wake import Wake
+
+
+def member(arrays: Arrays, rank: int, wakeups: list[EventFd], **given: Any) -> SharedGroup:
+    return SharedGroup(arrays, End(arrays, rank, 0, wakeups[rank], wakeups), **given)
 
 
 def together(size: int, play: Callable[[Group], Any], num_bytes: int = 1 << 20) -> list[Any]:
     """What ``play`` gives for each member of a group, all at once."""
-    arrays, bells = zeros(group_specs(size, num_bytes)), [Wake.create() for _ in range(size)]
+    arrays, wakeups = zeros(group_specs(size, num_bytes)), [EventFd.create() for _ in range(size)]
     results: list[Any] = [None] * size
 
     def run(rank: int) -> None:
-        results[rank] = play(SharedGroup(arrays, rank, bells, timeout_secs=30.0))
+        results[rank] = play(member(arrays, rank, wakeups, timeout_secs=30.0))
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -76,16 +81,16 @@ def test_calls_of_every_kind_follow_each_other_without_mixing() -> None:
 
 
 def test_whoever_does_not_come_is_named() -> None:
-    arrays, bells = zeros(group_specs(2, 64)), [Wake.create(), Wake.create()]
-    group = SharedGroup(arrays, 0, bells, timeout_secs=0.05)
+    arrays, wakeups = zeros(group_specs(2, 64)), [EventFd.create(), EventFd.create()]
+    group = member(arrays, 0, wakeups, timeout_secs=0.05)
     with pytest.raises(RunFailed, match=r"worker-0 waited 0\.05 s for worker-1"):
         group.sum_(torch.ones(3))
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    arrays, bells = zeros(group_specs(1, 64)), [Wake.create()]
+    arrays, wakeups = zeros(group_specs(1, 64)), [EventFd.create()]
     with pytest.raises(ValueError, match="do not fit"):
-        SharedGroup(arrays, 0, bells).sum_(torch.ones(17))
+        member(arrays, 0, wakeups).sum_(torch.ones(17))
 
 
 def test_alone() -> None:

@@ -12,14 +12,16 @@ import torch
 
 import rookery
 from rookery.core.errors import UserError
+from rookery.core.ports import End
 from rookery.core.spec import Array, Arrays, LeafSpec, LeafSpecs
 from rookery.envs.make import EnvConfig
 from rookery.envs.transition import BackgroundVectorEnv, StepResult
 from rookery.params.flat import FlatParams
 from rookery.roles.actor import Actor
-from rookery.transport.memory import BlockSink, BlockSource, ParamCell, RolloutBlock
+from rookery.transport.blocks import BlockSink, BlockSource, RolloutBlock
 from tests.equivalence.test_engines_agree import final_bytes
 from tests.rollouts import DISCRETE, FLOAT, empty_rollout, small_policy
+from tests.wired import weights_cell
 
 T, B = 7, 6
 
@@ -98,20 +100,21 @@ class Stage:
         policy = small_policy(core)
         arrays = empty_rollout(policy, T, B).flat()
         self.block = RolloutBlock(arrays, np.zeros(1, np.int64), num_actors=1, num_envs=B)
-        cell = ParamCell()
-        cell.publish(3, FlatParams(small_policy(core)).tensors())
+        params = FlatParams(small_policy(core)).tensors()
+        cell = weights_cell(params)
+        cell.publish(3, params)
         self.actor = Actor(
             envs=first,
             second=rest[0] if rest else None,
             policy=policy,
-            sink=BlockSink(self.block, 0),
+            sink=BlockSink(self.block, End({})),
             params=cell,
             rng=np.random.default_rng(3),
             device=torch.device("cpu"),
         )
 
     def round(self) -> Arrays:
-        BlockSource(self.block).release()
+        BlockSource(self.block, End({})).release()
         assert self.actor.ready()
         self.actor.step()
         return {name: array.copy() for name, array in self.block.batch.flat().items()}
@@ -156,10 +159,10 @@ def test_a_vector_that_steps_in_the_background_is_known_by_what_it_offers() -> N
 def test_halves_are_saved_and_go_on_exactly() -> None:
     straight, other = Stage(Background, 2, "lstm"), Stage(Background, 2, "lstm")
     straight.round()
-    saved = deepcopy(straight.actor.save_state())
+    saved = deepcopy(straight.actor.save_episodes())
     assert saved is not None
     expected = straight.round()
-    other.actor.load_state(saved)
+    other.actor.load_episodes(saved)
     found = other.round()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
@@ -169,10 +172,10 @@ def test_a_state_of_another_number_of_halves_is_refused() -> None:
     one, two = Stage(Counters, 1, "none"), Stage(Counters, 2, "none")
     for mine, theirs in ((one, two), (two, one)):
         mine.round()
-        saved = mine.actor.save_state()
+        saved = mine.actor.save_episodes()
         assert saved is not None
         with pytest.raises(UserError, match=r"another number of env\.halves"):
-            theirs.actor.load_state(saved)
+            theirs.actor.load_episodes(saved)
 
 
 @pytest.mark.parametrize(("halves", "num_envs"), [(0, 4), (3, 6), (2, 5)])

@@ -8,7 +8,7 @@ import pytest
 
 from rookery.cli import head_start
 from rookery.cli.main import main
-from rookery.engines import nursery
+from rookery.engines import fork_server
 
 WANTED = {
     "train snake": True,
@@ -35,7 +35,7 @@ WANTED = {
 
 
 class Counted:
-    """Stands in for a nursery."""
+    """Stands in for a fork server."""
 
     opened = 0
     closed = 0
@@ -55,7 +55,7 @@ class Counted:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> type[Counted]:
-    monkeypatch.setattr(nursery, "Nursery", Counted)
+    monkeypatch.setattr(fork_server, "ForkServer", Counted)
     monkeypatch.setattr(Counted, "opened", 0)
     monkeypatch.setattr(Counted, "closed", 0)
     return Counted
@@ -72,13 +72,13 @@ def test_the_words_tell(line: str, tmp_path: Path, counted: type[Counted]) -> No
 
 
 def test_the_first_who_wants_it_takes_it(counted: type[Counted]) -> None:
-    with nursery.head_start():
-        with nursery.nursery_for("inline") as nothing:
+    with fork_server.head_start():
+        with fork_server.fork_server_for("inline") as nothing:
             assert nothing is None
-        with nursery.nursery_for("local"):
+        with fork_server.fork_server_for("local"):
             assert counted.opened == 1
         assert counted.closed == 1
-        with nursery.nursery_for("local"):
+        with fork_server.fork_server_for("local"):
             assert counted.opened == 2
     assert counted.closed == 2
 

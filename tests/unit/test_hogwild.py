@@ -16,9 +16,11 @@ from rookery.nets.normalizer import RunningMoments
 from rookery.params.flat import FlatParams
 from rookery.params.hogwild import APPLIED, HogwildMemory, HogwildOptimizer, hogwild_specs
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
-from rookery.roles.hogwild import HogwildRings, Tally
+from rookery.roles.hogwild import Tally
 from rookery.transport import ring
+from rookery.transport.reports import Reports, ReportsPort
 from rookery.transport.ring import Rings, ring_specs
+from tests.wired import ends
 
 SHAPE = (3,)
 
@@ -53,21 +55,27 @@ def test_rows_come_once_and_in_the_order_of_each_writer() -> None:
     assert rings.take().shape == (0, 3)
 
 
-def test_more_episodes_than_a_ring_holds_come_with_their_update() -> None:
+def reports(num_workers: int = 1) -> tuple[list[Reports], Reports]:
+    return ends(ReportsPort(num_workers, 2), replicas=num_workers)
+
+
+def test_more_episodes_than_a_ring_holds_come_with_their_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A worker tells an update after its episodes; who hears must not wait for that."""
-    rings = HogwildRings(Rings(zeros(ring_specs(1, 4, 4))), Rings(zeros(ring_specs(1, 8, 2))))
-    tally = Tally(memory_of(1, OptimizerConfig()), rings, ())
+    monkeypatch.setattr("rookery.transport.reports.EPISODES_KEPT", 8)
+    (worker_end,), session_end = reports()
+    tally = Tally(memory_of(1, OptimizerConfig()), session_end, ())
 
     def tell() -> None:
-        for number in range(50):
-            rings.episodes.push(0, np.array([number, 10.0]))
-        rings.updates.push(0, np.array([0.0, 1.0, 2.0]))
+        episodes = np.array([[number, 10.0] for number in range(50)])
+        worker_end.report({"train/loss": 1.0}, episodes)
 
     worker = threading.Thread(target=tell, daemon=True)
     worker.start()
     heard, patience = None, Patience(30.0)
     while heard is None and not patience.over():
-        heard = tally.take()
+        heard = tally.take() if tally.waiting() else None
     worker.join(30.0)
     assert heard is not None
     assert heard.returns.tolist() == list(range(50))
@@ -211,7 +219,8 @@ def test_private_statistics_are_each_workers_own() -> None:
 
 
 def test_names_of_metrics_travel() -> None:
-    memory = memory_of(1, OptimizerConfig())
-    assert memory.names() == []
-    memory.tell_names(["train/loss", "train/lr"])
-    assert memory.names() == ["train/loss", "train/lr"]
+    (worker,), session = reports()
+    assert session.names() == []
+    worker.report({"train/loss": 1.0, "train/lr": 2.0}, np.empty((0, 2)))
+    assert session.names() == ["train/loss", "train/lr"]
+    assert session.updates.take()[0, :2].tolist() == [1.0, 2.0]

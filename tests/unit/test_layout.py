@@ -154,7 +154,7 @@ def test_import_rookery_is_light() -> None:
     assert secs < 1.0
 
 
-WITHOUT_TORCH = ("cli.main", "engines.nursery", "engines.child", "envs.process_worker")
+WITHOUT_TORCH = ("cli.main", "engines.fork_server", "engines.child", "envs.process_worker")
 """Modules that processes begin with, or get by on."""
 
 

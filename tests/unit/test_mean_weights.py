@@ -13,7 +13,7 @@ import rookery
 from rookery.core.errors import UserError
 from rookery.params.flat import FlatParams
 from rookery.params.mean_weights import MeanWeights
-from rookery.programs.formations import build_program
+from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_python
 from rookery.runs.find import load_checkpoint
 
@@ -79,9 +79,7 @@ def test_the_mean_is_saved_and_played_and_learning_goes_on_without_it(tmp_path: 
 )
 def test_where_it_is_not_done_it_is_refused(flags: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        build_program(
-            settings_from_python("CartPole-v1", {"optimizer.average_updates": 5, **flags})
-        )
+        Plan.of(settings_from_python("CartPole-v1", {"optimizer.average_updates": 5, **flags}))
 
 
 def test_a_negative_number_is_refused() -> None:

@@ -26,8 +26,8 @@ from rookery.ops.q_learning import unrescale
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.recipes.settings import settings_from_python
-from rookery.roles.replay import step_spec
 from tests.curious import FLAT, network
+from tests.wired import Crew, step_spec_of
 
 CPU = torch.device("cpu")
 FAMILY = FamilyConfig(num_arms=4, beta_max=0.5, gamma_min=0.9)
@@ -58,7 +58,7 @@ def build(kind: Any, config: Any, policy: PolicyConfig | None = None, **given: A
         for parameter in target.parameters():
             parameter.mul_(1.1)
     algorithm = kind(config, recurrent=online.recurrent, device=CPU)
-    return algorithm, online, target, step_spec(config, online)
+    return algorithm, online, target, step_spec_of(config, online)
 
 
 # --- networks ------------------------------------------------------------------------------------
@@ -333,35 +333,27 @@ def test_a_short_run_tells_what_it_did(algo: str, core: str, tmp_path: Path) -> 
     assert action in range(4)
 
 
-def test_arms_are_constant_within_an_episode(tmp_path: Path) -> None:
+def test_arms_are_constant_within_an_episode() -> None:
     """As they lie in replay: one arm from the beginning of an episode to its end."""
-    from rookery.engines.replayed import build_replayed
-    from rookery.roles.build import probe
-    from rookery.runs.directory import RunDirectory
-
     given = TINY | {"ngu": FLAT | {"family": {"num_arms": 4, "choice": "uniform"}}}
     config = settings_from_python("rookery/Maze-v0", given | {"algo": "ngu"})
-    run = RunDirectory.create(tmp_path / "run", name="arms")
-    actors, learner = build_replayed(
-        config, probe(config.env, config.seed), run, start_steps=lambda replica: 0
-    )
+    crew = Crew(config)
+    (actor,), replay, learner = crew.roles("actor"), crew.role("replay"), crew.role("learner")
     stored: list[Any] = []
-    sink = actors[0].sink
-    put = sink.put
+    put = actor.sink.put
 
-    def keep(steps: Any, episodes: Any) -> None:
-        stored.append((steps.extra[ARM].copy(), steps.truncated | steps.terminated, episodes))
-        put(steps, episodes)
+    def keep(steps: Any, episodes: Any, **how: Any) -> None:
+        ended = steps.truncated | steps.terminated
+        stored.append((steps.extra[ARM].copy(), ended, episodes))
+        put(steps, episodes, **how)
 
-    sink.put = keep  # type: ignore[method-assign]
-    learner.start()
-    for _ in range(90):
-        assert actors[0].ready() or learner.ready()
-        if actors[0].ready():
-            actors[0].step()
-        else:
-            learner.step()
-    actors[0].close()
+    actor.sink.put = keep
+    for role in (learner, replay):
+        role.start()
+    while len(stored) < 60:
+        worked = [role.step() for role in (actor, replay, learner) if role.ready()]
+        assert worked
+    actor.close()
     changes = 0
     for (arm, ended, _), (following, _, _) in pairwise(stored):
         assert (arm[~ended] == following[~ended]).all()

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rookery.carriers.shared_memory import SharedArena
 from rookery.core.errors import RunFailed, UserError
-from rookery.core.ports import ParamSink, ParamSource
 from rookery.core.schedule import LinearSchedule
-from rookery.core.spec import zeros
+from rookery.core.spec import ArraySpec, zeros
 from rookery.nets.normalizer import RunningMoments
-from rookery.params import shared_memory
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig, parts_between
-from rookery.params.shared_memory import SharedParams, param_specs
-from rookery.transport.shared_memory import SharedArena
+from rookery.transport import weights
+from rookery.transport.weights import WeightsCell, WeightsPort
+from tests.wired import got
 
 
 class Net(nn.Module):
@@ -269,8 +269,16 @@ def params(fill: float) -> dict[str, Tensor]:
     }
 
 
-def cell() -> SharedParams:
-    return SharedParams(zeros(param_specs(params(0.0))))
+def specs() -> dict[str, ArraySpec]:
+    like = {
+        name: ArraySpec(tuple(value.shape), value.numpy().dtype)
+        for name, value in params(0.0).items()
+    }
+    return WeightsPort(like).layout()
+
+
+def cell() -> WeightsCell:
+    return WeightsCell(zeros(specs()))
 
 
 def assert_params(found: dict[str, Tensor], fill: float) -> None:
@@ -282,17 +290,15 @@ def assert_params(found: dict[str, Tensor], fill: float) -> None:
 
 def test_what_is_published_is_got_once() -> None:
     shared = cell()
-    assert isinstance(shared, ParamSink)
-    assert isinstance(shared, ParamSource)
-    assert shared.get(newer_than=-1) is None, "nothing was published yet"
+    assert got(shared) is None, "nothing was published yet"
     shared.publish(0, params(1.5))
-    found = shared.get(newer_than=-1)
+    found = got(shared, newer_than=-1)
     assert found is not None
     assert found[0] == 0
     assert_params(found[1], 1.5)
-    assert shared.get(newer_than=0) is None
+    assert got(shared, newer_than=0) is None
     shared.publish(3, params(2.5))
-    found = shared.get(newer_than=0)
+    found = got(shared, newer_than=0)
     assert found is not None
     assert found[0] == 3
     assert_params(found[1], 2.5)
@@ -301,18 +307,18 @@ def test_what_is_published_is_got_once() -> None:
 def test_what_was_got_does_not_change_when_more_is_published() -> None:
     shared = cell()
     shared.publish(0, params(1.0))
-    found = shared.get(newer_than=-1)
+    found = got(shared, newer_than=-1)
     shared.publish(1, params(2.0))
     assert found is not None
     assert_params(found[1], 1.0)
 
 
 def test_both_ends_may_be_different_objects_over_the_same_memory() -> None:
-    arena = SharedArena.create(param_specs(params(0.0)))
-    writer, reader = SharedParams(arena.arrays), SharedParams(arena.arrays)
+    arena = SharedArena.create(specs())
+    writer, reader = WeightsCell(arena.arrays), WeightsCell(arena.arrays)
     arena.close()
     writer.publish(7, params(1.0))
-    found = reader.get(newer_than=6)
+    found = got(reader, newer_than=6)
     assert found is not None
     assert found[0] == 7
     assert_params(found[1], 1.0)
@@ -333,8 +339,8 @@ def test_a_reader_waits_while_the_writer_writes(monkeypatch: pytest.MonkeyPatch)
             shared.header[0] -= 1
             shared.publish(1, params(2.0))
 
-    monkeypatch.setattr("rookery.params.shared_memory.time.sleep", finish)
-    found = shared.get(newer_than=-1)
+    monkeypatch.setattr("rookery.transport.weights.time.sleep", finish)
+    found = got(shared, newer_than=-1)
     assert slept == 3
     assert found is not None
     assert found[0] == 1
@@ -344,7 +350,7 @@ def test_a_reader_waits_while_the_writer_writes(monkeypatch: pytest.MonkeyPatch)
 class Overtaken:
     """A copy's destination: the writer publishes anew while it is being filled."""
 
-    def __init__(self, shared: SharedParams, into: Tensor) -> None:
+    def __init__(self, shared: WeightsCell, into: Tensor) -> None:
         self.shared = shared
         self.into = into
         self.copies = 0
@@ -359,27 +365,24 @@ class Overtaken:
 def test_a_copy_that_was_overtaken_is_made_again() -> None:
     shared = cell()
     shared.publish(1, params(1.0))
-    into = shared._copy["params"]
-    overtaken: Any = Overtaken(shared, into)
-    shared._copy["params"] = overtaken
-    found = shared.get(newer_than=0)
+    into = params(0.0)
+    overtaken: Any = Overtaken(shared, into["params"])
+    assert shared.get(0, into | {"params": overtaken}) == 2
     assert overtaken.copies == 2
-    assert found is not None
-    assert found[0] == 2
-    assert_params(found[1] | {"params": into}, 9.0)
+    assert_params(into, 9.0)
 
 
 def test_a_writer_that_died_while_writing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_memory, "READ_TIMEOUT_SECS", 0.01)
+    monkeypatch.setattr(weights, "READ_TIMEOUT_SECS", 0.01)
     shared = cell()
     shared.header[0] += 1
     with pytest.raises(RunFailed, match="the learner died while publishing"):
-        shared.get(newer_than=-1)
+        got(shared, newer_than=-1)
 
 
 def test_a_reader_never_sees_weights_of_two_versions() -> None:
-    arena = SharedArena.create(param_specs(params(0.0)))
-    writer, reader = SharedParams(arena.arrays), SharedParams(arena.arrays)
+    arena = SharedArena.create(specs())
+    writer, reader = WeightsCell(arena.arrays), WeightsCell(arena.arrays)
     arena.close()
     enough = threading.Event()
 
@@ -394,7 +397,7 @@ def test_a_reader_never_sees_weights_of_two_versions() -> None:
     newest, seen = -1, 0
     try:
         while seen < 40:
-            found = reader.get(newer_than=newest)
+            found = got(reader, newer_than=newest)
             if found is not None:
                 assert found[0] > newest
                 newest = found[0]
@@ -406,10 +409,20 @@ def test_a_reader_never_sees_weights_of_two_versions() -> None:
 
 
 def test_the_memory_is_laid_out_by_the_specs() -> None:
-    specs = param_specs(params(0.0))
-    assert specs["value/params"].shape == (1000,)
-    assert specs["value/buffer.count"].dtype == np.float64
-    assert specs["value/buffer.flags"].dtype == np.bool_
+    layout = specs()
+    assert layout["value/params"].shape == (1000,)
+    assert layout["value/buffer.count"].dtype == np.float64
+    assert layout["value/buffer.flags"].dtype == np.bool_
+
+
+def test_weights_are_copied_straight_into_the_vector_of_the_network() -> None:
+    shared = cell()
+    shared.publish(4, params(3.0))
+    into = params(0.0)
+    places = {name: value.data_ptr() for name, value in into.items()}
+    assert shared.get(3, into) == 4
+    assert_params(into, 3.0)
+    assert {name: value.data_ptr() for name, value in into.items()} == places
 
 
 @pytest.mark.parametrize(

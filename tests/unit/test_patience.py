@@ -12,8 +12,8 @@ import time
 import pytest
 
 from rookery.core import patience
+from rookery.core.heartbeat import ENV_SINCE, Heartbeat, secs_in_env
 from rookery.core.patience import STOOD_STILL_SECS, Attention, Patience
-from rookery.roles.pulse import ENV_SINCE, Pulse, secs_in_env
 
 
 class Clock:
@@ -61,11 +61,11 @@ def test_attention_begins_anew_after_a_break(clock: Clock) -> None:
 
 
 def test_time_in_an_environment_is_counted_from_when_somebody_looked() -> None:
-    pulse = Pulse()
-    assert secs_in_env(pulse.cells) == 0.0
-    pulse.cells[ENV_SINCE] = time.monotonic() - 100.0
-    assert secs_in_env(pulse.cells) >= 100.0
-    assert secs_in_env(pulse.cells, not_before=time.monotonic() - 1.0) < 50.0
+    heartbeat = Heartbeat()
+    assert secs_in_env(heartbeat.cells) == 0.0
+    heartbeat.cells[ENV_SINCE] = time.monotonic() - 100.0
+    assert secs_in_env(heartbeat.cells) >= 100.0
+    assert secs_in_env(heartbeat.cells, not_before=time.monotonic() - 1.0) < 50.0
 
 
 @pytest.mark.slow

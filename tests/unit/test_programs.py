@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from rookery.core.errors import UserError
+from rookery.core.ports import Kind
+from rookery.core.spec import ArraySpec
 from rookery.engines.carries import carries
 from rookery.envs.make import EnvConfig
+from rookery.formations.allreduce import AllreduceConfig
+from rookery.formations.hogwild import HogwildConfig
 from rookery.formations.settings import FormationConfig, formation_config_class
 from rookery.formations.sync import SyncConfig
-from rookery.programs.formations import build_program
-from rookery.programs.graph import PORTS, Edge, Link, Node, Program
-from rookery.programs.render import to_mermaid, to_text
+from rookery.programs.graph import Edge, Link, Node, Program
+from rookery.programs.place import Ports
+from rookery.programs.plan import Plan
+from rookery.programs.render import link_of, to_mermaid, to_text
 from rookery.programs.validate import validate
 from rookery.roles.evaluator import EvalConfig
 from rookery.runs.config import RunConfig
+from rookery.transport.blocks import BlockPort
+from rookery.transport.shared_group import GroupPort
+from rookery.transport.vitals import VitalsPort
+from rookery.transport.weights import WeightsPort
 
-CARRIES: dict[str, Link] = {"experience": "call", "params": "call"}
+CARRIES: Mapping[Kind, Link] = {"stream": "call", "cell": "call"}
 
-ACTOR = Node(name="actor", replicas=2, needs=frozenset({"experience", "params"}), about="acts")
-LEARNER = Node(
-    name="learner", serves=frozenset({"experience", "params"}), num_threads=2, about="learns"
-)
-EXPERIENCE = Edge("actor", "experience", "learner")
-PARAMS = Edge("actor", "params", "learner")
+
+def rollout(num_envs: int) -> dict[str, ArraySpec]:
+    return {"reward": ArraySpec((5, num_envs), np.dtype(np.float32))}
+
+
+def nobody(place: Any) -> Any:
+    raise AssertionError("a program starts nothing")
+
+
+ACTOR = Node(name="actor", build=nobody, replicas=2, has_envs=True, about="acts")
+LEARNER = Node(name="learner", build=nobody, num_threads=2, keeps_session=True, about="learns")
+WEIGHTS = WeightsPort({"params": ArraySpec((1000,), np.dtype(np.float32))})
+EXPERIENCE = Edge("actor", BlockPort(rollout, num_actors=2, num_envs=4), "learner")
+PARAMS = Edge("actor", WEIGHTS, "learner")
 GOOD = Program("toy", (ACTOR, LEARNER), (EXPERIENCE, PARAMS))
 
 
@@ -44,46 +64,49 @@ def with_nodes(*nodes: Node) -> Program:
 @pytest.mark.parametrize(
     ("program", "wrong", "remedy"),
     [
-        (with_nodes(ACTOR, ACTOR, LEARNER), "two nodes have the same name", "rename one"),
+        (with_nodes(ACTOR, ACTOR, LEARNER), "two nodes are called actor", "rename one"),
         (
             with_nodes(replace(ACTOR, replicas=0), LEARNER),
             "actor has no replicas",
             "give it one",
         ),
         (
-            with_edges(EXPERIENCE, PARAMS, Edge("critic", "params", "learner")),
+            with_edges(EXPERIENCE, PARAMS, Edge("critic", WEIGHTS, "learner")),
             "no node is called critic",
             "add it",
         ),
         (
-            with_edges(EXPERIENCE, PARAMS, Edge("actor", "params", "store")),
+            with_edges(EXPERIENCE, PARAMS, Edge("actor", WEIGHTS, "store")),
             "no node is called store",
             "add it",
         ),
         (
-            with_edges(EXPERIENCE, PARAMS, Edge("actor", "gossip", "learner")),
-            "no such port",
-            "one of evaluation, experience, gradients, params",
-        ),
-        (
-            with_edges(EXPERIENCE, Edge("learner", "params", "actor")),
-            "actor does not serve params",
-            "join it to a node that does",
-        ),
-        (
-            with_edges(EXPERIENCE),
-            "actor needs one edge for params and has 0",
-            "join it to one node that serves params",
-        ),
-        (
             with_edges(EXPERIENCE, PARAMS, PARAMS),
-            "actor needs one edge for params and has 2",
-            "join it to one node that serves params",
+            "edge actor.params.learner is there twice",
+            "remove one",
         ),
         (
-            with_edges(EXPERIENCE, replace(PARAMS, link="shared_memory")),
-            "engine inline carries params by call, not by shared_memory",
-            "choose another --engine",
+            with_nodes(replace(ACTOR, keeps_session=True), LEARNER),
+            "2 nodes keep the session",
+            "exactly one must",
+        ),
+        (
+            with_nodes(ACTOR, replace(LEARNER, keeps_session=False)),
+            "0 nodes keep the session",
+            "exactly one must",
+        ),
+        (
+            with_nodes(replace(ACTOR, has_envs=False), LEARNER),
+            "no node has environments",
+            "one must",
+        ),
+        (
+            replace(
+                with_nodes(replace(ACTOR, replicas=3), replace(LEARNER, replicas=2)),
+                edges=(replace(PARAMS, split=True),),
+            ),
+            "3 cannot be divided among 2",
+            "have a multiple of 2",
         ),
     ],
 )
@@ -98,57 +121,100 @@ def test_a_wrong_program_is_refused_with_its_remedy(
     assert said.index(wrong) < said.index(remedy)
 
 
+def test_a_role_without_an_end_that_it_needs_is_refused_with_the_remedy() -> None:
+    with pytest.raises(UserError, match="no edge for port params; join this role to one that ser"):
+        Ports().use("params")
+    with pytest.raises(UserError, match="port params has 0 edges to this role; one is needed"):
+        Ports().serve("params")
+    two = Ports(serves={"params": {"actor": 1, "worker": 2}})
+    with pytest.raises(UserError, match="port params has 2 edges to this role; one is needed"):
+        two.serve("params")
+
+
 def test_what_an_engine_cannot_carry_is_refused() -> None:
     with pytest.raises(UserError, match=r"engine inline cannot carry .*; choose another --engine"):
-        validate(GOOD, "inline", {"experience": "call"})
+        validate(GOOD, "inline", {"stream": "call"})
 
 
-def test_links_are_filled_in_unless_they_are_given() -> None:
-    given = with_edges(replace(EXPERIENCE, link="shared_memory"), PARAMS)
-    linked = given.with_links(CARRIES)
-    assert [edge.link for edge in linked.edges] == ["shared_memory", "call"]
-    assert [edge.link for edge in given.edges] == ["shared_memory", None]
+def test_what_all_write_to_stays_on_one_machine() -> None:
+    program = Plan.of(config(formation=HogwildConfig(num_actors=3))).program()
+    validate(program, "local", carries("local"))
+    with pytest.raises(UserError, match=r"engine mpi cannot carry .*; choose another --engine"):
+        validate(program, "mpi", carries("mpi"))
+
+
+def test_one_thread_carries_no_group_of_several() -> None:
+    group = Edge("actor", GroupPort("actor", 2, 64), "actor")
+    program = with_edges(EXPERIENCE, PARAMS, group)
+    validate(program, "local", carries("local"))
+    with pytest.raises(UserError, match=r"one thread and carries one actor, not 2: --engine local"):
+        validate(program, "inline", carries("inline"))
+
+
+def test_an_edge_is_a_call_where_both_ends_take_turns() -> None:
+    program = Plan.of(config()).program()
+
+    def links(engine: str) -> dict[str, Link]:
+        edges = {edge.key: edge for edge in program.edges}
+        return {key: link_of(program, edge, carries(engine)) for key, edge in edges.items()}
+
+    assert set(links("inline").values()) == {"call"}
+    assert set(links("local").values()) == {"shared_memory"}
+    mpi = links("mpi")
+    assert mpi["actor.experience.learner"] == mpi["actor.params.learner"] == "message"
+    assert mpi["learner.evaluation.evaluator"] == "call", "the evaluator sleeps most of the time"
 
 
 def test_a_program_as_text() -> None:
-    assert to_text(GOOD.with_links(CARRIES), "inline") == (
-        "program toy on engine inline\n"
+    plan = Plan.of(config(formation=SyncConfig(num_actors=2), num_envs=8))
+    vitals = Edge("actor", VitalsPort(2), "learner")
+    assert to_text(with_edges(EXPERIENCE, PARAMS, vitals), plan, CARRIES) == (
+        "program toy on engine inline, 1 host\n"
         "\n"
         "roles\n"
-        "  actor x2     1 thread   acts\n"
+        "  actor x2     1 thread   4 of 8 environments each, acts\n"
         "  learner x1   2 threads  learns\n"
         "\n"
         "edges\n"
-        "  actor -> learner         experience   call           rollouts, put and sampled\n"
-        "  actor -> learner         params       call           "
+        "  actor -> learner       experience   call                80 B a rollout     "
+        "rollouts, one round of all at a time\n"
+        "  actor -> learner       params       call                4 kB an update      "
         "weights with a version, published and got\n"
+        "  actor -> learner       vitals       call                64 B a second      "
+        "heartbeat, where the time goes, and numbers for the metrics\n"
     )
 
 
-def test_a_link_that_is_not_chosen_yet_is_a_question_mark() -> None:
-    assert " ? " in to_text(GOOD, "inline")
-
-
 def test_a_program_as_mermaid() -> None:
-    assert to_mermaid(GOOD.with_links({"params": "call"})) == (
+    """Without heartbeats: all have one."""
+    vitals = Edge("actor", VitalsPort(2), "learner")
+    assert to_mermaid(with_edges(EXPERIENCE, PARAMS, vitals), CARRIES) == (
         "flowchart LR\n"
         '  actor["actor x2<br/>acts"]\n'
         '  learner["learner<br/>learns"]\n'
-        '  actor -- "experience" --> learner\n'
+        '  actor -- "experience (call)" --> learner\n'
         '  actor -- "params (call)" --> learner\n'
     )
 
 
-def config(episodes: int = 20, formation: FormationConfig | None = None) -> RunConfig:
+FORMATIONS = {SyncConfig: "sync", HogwildConfig: "hogwild", AllreduceConfig: "allreduce"}
+
+
+def config(
+    episodes: int = 20, formation: FormationConfig | None = None, num_envs: int = 12
+) -> RunConfig:
+    formation = formation or SyncConfig(num_actors=3, learner_threads=2)
     return RunConfig(
-        env=EnvConfig(id="CartPole-v1", num_envs=12),
-        formation_config=formation or SyncConfig(num_actors=3, learner_threads=2),
+        env=EnvConfig(id="CartPole-v1", num_envs=num_envs),
+        formation=FORMATIONS[type(formation)],
+        formation_config=formation,
         eval=EvalConfig(episodes=episodes),
     )
 
 
 def test_the_sync_program() -> None:
-    program = build_program(config())
+    plan = Plan.of(config())
+    program = plan.program()
     assert [(node.name, node.replicas) for node in program.nodes] == [
         ("actor", 3),
         ("learner", 1),
@@ -156,28 +222,29 @@ def test_the_sync_program() -> None:
     ]
     assert program.node("learner").num_threads == 2
     assert program.node("actor").num_threads == 1
-    assert {(edge.source, edge.port, edge.target) for edge in program.edges} == {
+    assert {(edge.source, edge.port.name, edge.target) for edge in program.edges} == {
         ("actor", "experience", "learner"),
         ("actor", "params", "learner"),
         ("learner", "evaluation", "evaluator"),
+        ("actor", "vitals", "learner"),
+        ("learner", "vitals", "learner"),
+        ("evaluator", "vitals", "learner"),
     }
-    assert "4 environments" in program.node("actor").about
+    assert "4 of 12 environments each" in to_text(program, plan, carries("inline"))
 
 
 def test_without_evaluation_there_is_no_evaluator() -> None:
-    program = build_program(config(episodes=0))
+    program = Plan.of(config(episodes=0)).program()
     assert [node.name for node in program.nodes] == ["actor", "learner"]
-    assert "evaluation" not in {edge.port for edge in program.edges}
+    assert "evaluation" not in {edge.port.name for edge in program.edges}
 
 
-@pytest.mark.parametrize("engine", ["inline", "local"])
+@pytest.mark.parametrize("engine", ["inline", "local", "mpi"])
 def test_every_engine_carries_the_sync_program(engine: str) -> None:
-    program = build_program(config())
+    program = Plan.of(config()).program()
     validate(program, engine, carries(engine))
-    linked = program.with_links(carries(engine))
-    assert all(edge.link for edge in linked.edges)
-    validate(linked, engine, carries(engine))
-    assert set(carries(engine)) <= set(PORTS)
+    assert all(link_of(program, edge, carries(engine)) for edge in program.edges)
+    assert set(carries(engine)) <= set(get_args(Kind))
 
 
 def test_an_unknown_formation_is_refused_with_the_nearest_name() -> None:

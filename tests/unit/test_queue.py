@@ -6,13 +6,16 @@ Shapes: T rollout steps, B environments of one actor.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from rookery.core.errors import RunFailed
+from rookery.core.ports import End, InTurn, Wakeup
 from rookery.core.records import Rollout, rollout_spec
 from rookery.core.spec import Array, ArraySpec, zeros
+from rookery.transport.eventfd import EventFd
 from rookery.transport.queue import (
     LEARNED,
     PUT,
@@ -23,7 +26,6 @@ from rookery.transport.queue import (
     RolloutQueue,
     queue_specs,
 )
-from rookery.transport.wake import Wake
 
 T, B = 3, 2
 FLOAT = np.dtype(np.float32)
@@ -43,22 +45,27 @@ class Stage:
     """A queue, its ends, and a learner that only counts its updates."""
 
     def __init__(
-        self, num_actors: int, slots: int, batch: int, max_lag: int | None = None, *, bells: bool
+        self,
+        num_actors: int,
+        slots: int,
+        batch: int,
+        max_lag: int | None = None,
+        *,
+        wakeup: Callable[[], Wakeup] = InTurn,
     ) -> None:
-        self.queue = RolloutQueue(zeros(queue_specs(spec(B), num_actors, slots)))
-        own = Wake.create() if bells else None
-        others = [Wake.create() for _ in range(num_actors)] if bells else []
+        arrays = zeros(queue_specs(spec(B), num_actors, slots))
+        self.queue = RolloutQueue(arrays)
+        own, others = wakeup(), [wakeup() for _ in range(num_actors)]
         self.sinks = [
-            QueueSink(self.queue, actor, own=others[actor] if bells else None, other=own)
+            QueueSink(self.queue, End(arrays, actor, 0, others[actor], [own]))
             for actor in range(num_actors)
         ]
         self.source = QueueSource(
             self.queue,
             zeros(spec(batch * B)),
+            End(arrays, 0, 0, own, others),
             num_envs=B,
             max_lag=max_lag,
-            own=own,
-            others=others,
         )
         self.updates = 0
 
@@ -91,7 +98,7 @@ class Stage:
 
 
 def stage(num_actors: int = 1, slots: int = 2, batch: int = 1, max_lag: int | None = None) -> Stage:
-    return Stage(num_actors, slots, batch, max_lag, bells=False)
+    return Stage(num_actors, slots, batch, max_lag)
 
 
 def test_slots_are_contiguous_and_apart() -> None:
@@ -161,7 +168,7 @@ def test_a_half_written_rollout_is_never_read() -> None:
     now = stage(slots=2)
     now.put(0, 1.0)
     now.sinks[0].reserve().reward[...] = np.nan
-    now.sinks[0] = QueueSink(now.queue, 0)
+    now.sinks[0] = QueueSink(now.queue, End({}))
     assert now.learn() == [1.0]
     assert now.learn() == []
     now.put(0, 2.0)
@@ -236,7 +243,7 @@ def test_with_a_largest_lag_nothing_older_is_ever_learned_from() -> None:
 
 def test_nothing_is_lost_or_taken_twice_under_back_pressure() -> None:
     num_actors, each = 3, 120
-    now = Stage(num_actors, 2, 2, bells=True)
+    now = Stage(num_actors, 2, 2, wakeup=EventFd.create)
     waits = [0] * num_actors
 
     def act(actor: int) -> None:

@@ -5,6 +5,7 @@ Shapes: T rollout steps, B environments.
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from rookery.algos.a2c import A2CConfig
 from rookery.algos.algorithm import build_algorithm
 from rookery.core.errors import RunFailed, UserError
+from rookery.core.ports import End
 from rookery.core.schedule import LinearSchedule
 from rookery.core.spec import Array, Arrays, LeafSpec, LeafSpecs
 from rookery.envs.transition import StepResult
@@ -24,8 +26,10 @@ from rookery.params.flat import FlatParams
 from rookery.params.optimizer import OptimizerConfig
 from rookery.roles.actor import Actor
 from rookery.roles.learner import Learner
-from rookery.transport.memory import BlockSink, BlockSource, ParamCell, RolloutBlock
+from rookery.transport.blocks import BlockSink, BlockSource, RolloutBlock
+from rookery.transport.weights import WeightsCell
 from tests.rollouts import FLOAT, empty_rollout, random_rollout, small_policy
+from tests.wired import got, weights_cell
 
 T, B = 6, 3
 BOX = LeafSpec("box", (2,), FLOAT, (), np.full(2, 0.0, FLOAT), np.full(2, 10.0, FLOAT))
@@ -102,12 +106,12 @@ class Stage:
             for name, array in rollout.flat().items()
         }
         self.block = RolloutBlock(arrays, np.zeros(1, np.int64), num_actors=1, num_envs=B)
-        self.cell = ParamCell()
-        self.source = BlockSource(self.block)
+        self.cell = weights_cell(FlatParams(small_policy(core, BOX)).tensors())
+        self.source = BlockSource(self.block, End({}))
         self.actor = Actor(
             envs=self.envs,
             policy=small_policy(core, BOX, seed=9),
-            sink=BlockSink(self.block, 0),
+            sink=BlockSink(self.block, End({})),
             params=self.cell,
             rng=np.random.default_rng(3),
             device=CPU,
@@ -254,7 +258,7 @@ def test_info_is_told_only_where_an_episode_ended(stage: Stage) -> None:
 
 def learner_over(
     policy: ActorCritic, config: OptimizerConfig | None = None, acting: ActorCritic | None = None
-) -> tuple[Learner, RolloutBlock, ParamCell]:
+) -> tuple[Learner, RolloutBlock, WeightsCell]:
     """A learner with a filled block before it, made by ``acting`` (else by ``policy`` itself)."""
     rollout = random_rollout(
         acting or policy,
@@ -265,12 +269,12 @@ def learner_over(
     )
     rollout.episode_return[:] = np.nan
     block = RolloutBlock(rollout.flat(), np.ones(1, np.int64), num_actors=1, num_envs=B)
-    cell = ParamCell()
+    cell = weights_cell(FlatParams(copy.deepcopy(policy)).tensors())
     learner = Learner(
         policy=policy,
         algorithm=build_algorithm("a2c", A2CConfig(), recurrent=policy.recurrent, device=CPU),
         optimizer=config or OptimizerConfig(lr=0.1),
-        source=BlockSource(block),
+        source=BlockSource(block, End({})),
         params=cell,
         rng=np.random.default_rng(0),
     )
@@ -279,7 +283,7 @@ def learner_over(
 
 def test_an_update_learns_publishes_and_gives_the_memory_back() -> None:
     learner, block, cell = learner_over(small_policy())
-    assert cell.get(newer_than=-1) is None
+    assert got(cell) is None
     learner.start()
     assert cell.version == 0
     before = learner.flat.data.clone()
@@ -288,7 +292,7 @@ def test_an_update_learns_publishes_and_gives_the_memory_back() -> None:
     assert not torch.equal(before, learner.flat.data)
     assert not learner.ready()
     assert (cell.version, update.updates) == (1, 1)
-    assert torch.equal(cell.params["params"], learner.flat.data)
+    assert torch.equal(cell.values["params"], learner.flat.data)
     assert update.steps == learner.steps == block.batch.num_steps < T * B
     assert {"train/policy_loss", "train/grad_norm", "train/lr"} <= set(update.metrics)
     assert all(math.isfinite(value) for value in update.metrics.values())

@@ -1,0 +1,698 @@
+"""Ports carried between hosts by relays: what comes out is what was put, in order, nothing twice.
+
+A host of a client has memory of ``port.for_one()``, the server's host the whole; frames of two
+relays are moved by hand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rookery.carriers.heap import allocate
+from rookery.core import heartbeat
+from rookery.core.heartbeat import Heartbeat
+from rookery.core.ports import End, Port, Relay
+from rookery.core.records import rollout_spec
+from rookery.core.sequence import Sample, StepSpec
+from rookery.core.spec import Array, Arrays, ArraySpec
+from rookery.transport.actor_states import ActorStatesPort
+from rookery.transport.blocks import BlockPort
+from rookery.transport.calls import NUM_QUESTIONS, CallPort
+from rookery.transport.queue import PUT, TAKEN, QueuePort
+from rookery.transport.sample_slots import FREE, SequencesPort
+from rookery.transport.step_rings import StepsPort
+from rookery.transport.vitals import VitalsPort
+from rookery.transport.weights import WeightsPort
+from tests.wired import got
+
+CLIENTS, LOCAL = 3, 1
+"""Of three clients the middle one is on the server's host."""
+REMOTE = [0, 2]
+T, B = 3, 2
+FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
+
+
+class Wire:
+    """Carries frames of pairs of relays between two hosts: each way in order, as they are sent.
+
+    Those given first are asked first, as engines ask cells before streams.
+    """
+
+    def __init__(self, *pairs: tuple[Relay, Relay]) -> None:
+        for one, other in pairs:
+            for sends, receives in ((one.sends, other.receives), (other.sends, one.receives)):
+                assert list(sends.items()) == list(receives.items()), "packed by name, in order"
+        self.pairs = pairs
+        self.flying: tuple[deque[Any], deque[Any]] = (deque(), deque())
+
+    def send(self, side: int) -> bool:
+        """All that ``side`` has to send; whether that was anything."""
+        before = len(self.flying[side])
+        for number, pair in enumerate(self.pairs):
+            while (frame := pair[side].next()) is not None:
+                specs = pair[side].sends
+                for name, array in frame.items():
+                    assert (array.shape, array.dtype) == (specs[name].shape, specs[name].dtype)
+                copied = {name: array.copy() for name, array in frame.items()}
+                self.flying[side].append((number, copied))
+        return len(self.flying[side]) > before
+
+    def deliver(self, side: int) -> bool:
+        """The oldest frame that ``side`` sent, to the other; False if none flies."""
+        if not self.flying[side]:
+            return False
+        number, frame = self.flying[side].popleft()
+        self.pairs[number][1 - side].accept(frame)
+        return True
+
+    def settle(self) -> None:
+        """Until nothing moves any more."""
+        while any([self.send(0), self.send(1), self.deliver(0), self.deliver(1)]):
+            pass
+
+    def jolt(self, rng: np.random.Generator) -> None:
+        """One of the things that may happen next."""
+        (self.send, self.deliver)[rng.integers(2)](int(rng.integers(2)))
+
+
+class Hosts:
+    """Clients of ports, some with hosts of their own, and the servers."""
+
+    def __init__(self, *ports: Port, remote: list[int] = REMOTE, clients: int = CLIENTS) -> None:
+        self.memory = [allocate(port.layout()) for port in ports]
+        self.servers = [
+            port.server(End(memory)) for port, memory in zip(ports, self.memory, strict=True)
+        ]
+        self.clients: list[list[Any]] = []
+        self.wires: dict[int, Wire] = {}
+        self.elsewhere: dict[int, list[Arrays]] = {}
+        for client in range(clients):
+            ends = [End(memory, client) for memory in self.memory]
+            if client in remote:
+                small = [port.for_one(client) for port in ports]
+                there = self.elsewhere[client] = [allocate(port.layout()) for port in small]
+                self.wires[client] = Wire(
+                    *(
+                        (one.client_relay(arrays), port.server_relay(end))
+                        for one, arrays, port, end in zip(small, there, ports, ends, strict=True)
+                    )
+                )
+                ends = [End(arrays) for arrays in there]
+            else:
+                small = list(ports)
+            self.clients.append([port.client(end) for port, end in zip(small, ends, strict=True)])
+
+    def settle(self) -> None:
+        for wire in self.wires.values():
+            wire.settle()
+
+    def jolt(self, rng: np.random.Generator) -> None:
+        wires = list(self.wires.values())
+        wires[rng.integers(len(wires))].jolt(rng)
+
+
+SEEDS = pytest.mark.parametrize("seed", range(5))
+
+
+def randomly(rng: np.random.Generator, hosts: Hosts, *acts: Callable[[], Any]) -> None:
+    """One of ``acts``, or something happens to a frame."""
+    choice = int(rng.integers(len(acts) + 3))
+    if choice < len(acts):
+        acts[choice]()
+    else:
+        hosts.jolt(rng)
+
+
+def spec(num_envs: int) -> dict[str, ArraySpec]:
+    return rollout_spec(
+        num_steps=T,
+        num_envs=num_envs,
+        obs={"obs": ArraySpec((4,), FLOAT)},
+        action=ArraySpec((), INT),
+        state={"h": ArraySpec((5,), FLOAT)},
+    )
+
+
+def fill(sink: Any, mark: float, version: int = 0) -> None:
+    """Put a rollout in which everything is ``mark``."""
+    rollout = sink.reserve()
+    for name, array in rollout.flat().items():
+        array[...] = version if name == "version" else mark
+    sink.put(rollout)
+
+
+def marks(batch: Any) -> list[float]:
+    """Of each rollout in a batch, all of whose fields must be alike."""
+    found: Array = batch.reward[0, ::B]
+    wanted = np.repeat(found, B)
+    for name, array in batch.flat().items():
+        if name != "version":
+            whole = array.reshape(len(wanted), -1) if name.startswith("state/") else array
+            columns = whole.T if name.startswith("state/") else np.moveaxis(whole, 1, -1)
+            np.testing.assert_array_equal(
+                columns, np.broadcast_to(wanted.astype(array.dtype), columns.shape), err_msg=name
+            )
+    return [float(mark) for mark in found]
+
+
+# --- rollouts and weights ------------------------------------------------------------------------
+
+PARAMS = {"params": ArraySpec((50,), FLOAT), "buffer.count": ArraySpec((), np.dtype(np.float64))}
+
+
+def params(value: float) -> dict[str, torch.Tensor]:
+    return {
+        "params": torch.full((50,), value),
+        "buffer.count": torch.full((), value, dtype=torch.float64),
+    }
+
+
+@SEEDS
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_rounds_are_whole_and_made_by_the_weights_of_the_last_release(
+    seed: int, rounds: int
+) -> None:
+    """However frames are delayed: who may put again has the weights that were published before."""
+    rng = np.random.default_rng(seed)
+    block = BlockPort(spec, num_actors=CLIENTS, num_envs=B, rounds=rounds)
+    hosts = Hosts(WeightsPort(PARAMS), block)
+    cell, source = hosts.servers
+    cell.publish(0, params(0.0))
+    versions, number = [-1] * CLIENTS, [0] * CLIENTS
+    updates, mine = 0, [params(-1.0) for _ in range(CLIENTS)]
+
+    def act(client: int) -> None:
+        weights, sink = hosts.clients[client]
+        if not sink.can_put():
+            return
+        found = weights.get(versions[client], mine[client])
+        versions[client] = versions[client] if found is None else found
+        if versions[client] < 0:
+            return
+        assert (mine[client]["params"] == versions[client]).all()
+        assert mine[client]["buffer.count"] == versions[client]
+        fill(sink, 100.0 * client + number[client], versions[client])
+        number[client] += 1
+
+    def learn() -> None:
+        nonlocal updates
+        if not source.can_sample():
+            return
+        batch = source.sample()
+        assert (batch.version == updates).all(), "weights older than the release before"
+        wanted = [
+            100.0 * client + updates * rounds + turn
+            for turn in range(rounds)
+            for client in range(CLIENTS)
+        ]
+        assert marks(batch) == wanted
+        updates += 1
+        cell.publish(updates, params(float(updates)))
+        source.release()
+
+    acts = [lambda client=client: act(client) for client in range(CLIENTS)]
+    for _ in range(3000):
+        randomly(rng, hosts, *acts, learn)
+    assert updates > 10
+
+
+def test_a_round_that_was_not_released_leaves_no_room() -> None:
+    hosts = Hosts(BlockPort(spec, num_actors=CLIENTS, num_envs=B, rounds=2))
+    (source,) = hosts.servers
+    for client, (sink,) in enumerate(hosts.clients):
+        for turn in range(2):
+            assert sink.can_put()
+            fill(sink, 10.0 * client + turn)
+        assert not sink.can_put()
+    assert source.missing() == REMOTE, "what is on its way is not there"
+    hosts.settle()
+    assert source.can_sample()
+    assert not any(sink.can_put() for (sink,) in hosts.clients)
+    source.release()
+    assert [sink.can_put() for (sink,) in hosts.clients] == [False, True, False]
+    hosts.settle()
+    assert all(sink.can_put() for (sink,) in hosts.clients)
+
+
+def test_weights_travel_only_when_they_changed_and_only_the_newest() -> None:
+    hosts = Hosts(WeightsPort(PARAMS))
+    (cell,), wire = hosts.servers, hosts.wires[0]
+    (there,) = hosts.clients[0]
+    hosts.settle()
+    assert got(there) is None, "nothing was published"
+    assert not wire.send(1)
+    for version in (0, 1, 7):
+        cell.publish(version, params(float(version)))
+    assert wire.send(1)
+    assert len(wire.flying[1]) == 1, "those between are left out"
+    hosts.settle()
+    found = got(there)
+    assert found is not None
+    assert found[0] == 7
+    assert (found[1]["params"] == 7.0).all()
+    assert not wire.send(1), "they are there"
+    assert got(there, newer_than=7) is None
+    for client in range(CLIENTS):
+        assert hosts.clients[client][0].version == 7
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+def queue_port(**given: Any) -> QueuePort:
+    return QueuePort(spec(B), spec(B), num_actors=CLIENTS, num_envs=B, **{"num_slots": 2, **given})
+
+
+@SEEDS
+def test_a_queue_loses_nothing_and_keeps_each_actors_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    hosts = Hosts(queue_port())
+    (source,) = hosts.servers
+    put, learned = [0] * CLIENTS, [0] * CLIENTS
+
+    def act(client: int) -> None:
+        (sink,) = hosts.clients[client]
+        if sink.can_put():
+            fill(sink, 1000.0 * client + put[client], version=put[client])
+            put[client] += 1
+        assert put[client] - learned[client] <= 3, "two slots, and the batch that is learned from"
+
+    def learn() -> None:
+        source.gather(0)
+        if source.can_sample():
+            (mark,) = marks(source.sample())
+            client, number = divmod(int(mark), 1000)
+            assert number == learned[client]
+            learned[client] += 1
+            source.release()
+
+    acts = [lambda client=client: act(client) for client in range(CLIENTS)]
+    for _ in range(2000):
+        randomly(rng, hosts, *acts, learn)
+    for _ in range(20):
+        hosts.settle()
+        learn()
+    assert put == learned
+    assert min(put) > 20
+    queue = source.queue
+    assert queue.count(PUT).tolist() == queue.count(TAKEN).tolist() == put
+
+
+def test_a_remote_actor_with_full_slots_waits_until_the_learner_has_taken() -> None:
+    hosts = Hosts(queue_port())
+    (source,), (sink,) = hosts.servers, hosts.clients[2]
+    for mark in (1.0, 2.0):
+        fill(sink, mark)
+    hosts.settle()
+    assert not sink.can_put(), "they wait there as they would here"
+    source.gather(0)
+    assert not sink.can_put()
+    hosts.settle()
+    assert sink.can_put()
+    fill(sink, 3.0)
+    assert not sink.can_put()
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+STEP = StepSpec(
+    obs={"obs": ArraySpec((2,), FLOAT)},
+    action=ArraySpec((), INT),
+    state={"h": ArraySpec((3,), FLOAT)},
+    extra={"q": ArraySpec((), FLOAT)},
+)
+WIDTH = 3
+
+
+def steps_port(num_slots: int = 4, steps_each: int = 1) -> StepsPort:
+    return StepsPort(
+        STEP,
+        num_actors=CLIENTS,
+        num_envs=B,
+        num_slots=num_slots,
+        steps_each=steps_each,
+        episode_width=WIDTH,
+    )
+
+
+def put_step(sink: Any, number: int) -> None:
+    """A step that tells its number; every third ends an episode, every sixth with a value."""
+    steps, ended, valued = sink.reserve(), number % 3 == 0, number % 6 == 0
+    for leaf in (*steps.obs.values(), *steps.state.values(), *steps.extra.values()):
+        leaf[...] = number
+    for leaves, there in ((steps.final_obs, ended), (steps.final_extra, valued)):
+        for leaf in leaves.values():
+            leaf[...] = -number if there else np.nan
+    steps.action[...], steps.reward[...] = number, number / 4
+    steps.terminated[...], steps.truncated[...] = ended, False
+    steps.valid[...] = True
+    episodes = np.full((int(ended), WIDTH), float(number))
+    anew = np.array([number == 0, False])
+    sink.put(steps, episodes, ended=ended, valued=valued, anew=anew)
+
+
+def check_step(source: Any, client: int, number: int) -> None:
+    """The oldest step of ``client`` is ``number``; it is taken."""
+    slot = source.take(client)
+    steps, episodes = slot.read()
+    ended, valued = number % 3 == 0, number % 6 == 0
+    assert steps.stream.tolist() == [client * B, client * B + 1]
+    for leaf in (*steps.obs.values(), *steps.state.values(), *steps.extra.values(), steps.action):
+        assert (leaf == number).all()
+    assert (steps.reward == number / 4).all()
+    assert (steps.terminated == ended).all()
+    assert steps.valid.all()
+    for leaves, there in ((steps.final_obs, ended), (steps.final_extra, valued)):
+        assert (leaves is not None) == there
+        assert all((leaf == -number).all() for leaf in (leaves or {}).values())
+    assert episodes.tolist() == [[float(number)] * WIDTH] * int(ended)
+    assert slot.anew.tolist() == [number == 0, False]
+    source.done(client)
+
+
+@SEEDS
+def test_steps_come_whole_in_order_and_no_more_than_granted(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    hosts = Hosts(steps_port(num_slots=4, steps_each=2))
+    (source,) = hosts.servers
+    put, taken = [0] * CLIENTS, [0] * CLIENTS
+
+    def act(client: int) -> None:
+        (sink,) = hosts.clients[client]
+        if not sink.can_put():
+            return
+        for _ in range(2):
+            put_step(sink, put[client])
+            put[client] += 1
+        assert put[client] - taken[client] <= 4
+        assert sink.total_steps() <= sum(taken)
+
+    def take() -> None:
+        client = source.head()
+        if client is not None:
+            check_step(source, client, taken[client])
+            taken[client] += 1
+            source.count(sum(taken))
+
+    acts = [lambda client=client: act(client) for client in range(CLIENTS)]
+    for _ in range(2000):
+        randomly(rng, hosts, *acts, take, source.grant_all)
+    for _ in range(2):
+        for actor in acts:
+            actor()
+        hosts.settle()
+        while source.head() is not None:
+            take()
+        source.grant_all()
+        hosts.settle()
+    assert put == taken
+    assert min(put) > 20
+    told = [sink.total_steps() for (sink,) in hosts.clients]
+    assert told == [sum(taken)] * CLIENTS, "whoever may put more knows how far the run is"
+
+
+def test_remote_actors_take_turns_like_local_ones() -> None:
+    hosts = Hosts(steps_port(steps_each=2))
+    (source,) = hosts.servers
+    order: list[int] = []
+    for turn in range(9):
+        source.grant_next(2 * turn)
+        hosts.settle()
+        (client,) = [c for c, (sink,) in enumerate(hosts.clients) if sink.can_put()]
+        for step in range(2):
+            put_step(hosts.clients[client][0], turn // 3 * 2 + step)
+        hosts.settle()
+        for step in range(2):
+            check_step(source, client, turn // 3 * 2 + step)
+        order.append(client)
+    assert order == [0, 1, 2] * 3
+
+
+def test_a_relay_that_takes_anothers_place_begins_with_its_own_counts() -> None:
+    """The actor of another host is replaced: its host counts from 0, the server goes on."""
+    port = steps_port()
+    hosts = Hosts(port, remote=[0], clients=1)
+    (source,), (sink,) = hosts.servers, hosts.clients[0]
+    source.grant_all()
+    hosts.settle()
+    for number in range(3):
+        put_step(sink, number)
+    hosts.settle()
+    for number in range(3):
+        check_step(source, 0, number)
+    one = port.for_one(0)
+    arrays = allocate(one.layout())
+    wire = Wire((one.client_relay(arrays), port.server_relay(End(hosts.memory[0], 0, life=1))))
+    again = one.client(End(arrays))
+    source.grant_all()
+    wire.settle()
+    for number in range(4):
+        assert again.can_put()
+        put_step(again, number)
+    assert not again.can_put()
+    wire.settle()
+    for number in range(4):
+        check_step(source, 0, number)
+
+
+# --- sequences -----------------------------------------------------------------------------------
+
+BATCH, LENGTH, SLOTS = 4, 2, 6
+
+
+def sequences_port(stride: int) -> SequencesPort:
+    return SequencesPort(
+        STEP,
+        num_slots=SLOTS,
+        num_steps=LENGTH,
+        batch_size=BATCH,
+        episode_width=WIDTH,
+        stride=stride,
+    )
+
+
+def fill_batch(server: Any, slot: int, number: int) -> None:
+    slots, value = server.slots, float(number)
+    sequences = slots.sequences[slot]
+    sequences.reward[...], sequences.obs["obs"][...] = value, value
+    keys = np.arange(BATCH) + BATCH * number
+    sample = Sample(keys, np.full(BATCH, 1.0 / (number + 1)), sequences)
+    slots.fill(
+        slot, sample, life=3, steps=10 * number, episodes=np.full((number % 3, WIDTH), value)
+    )
+
+
+@SEEDS
+@pytest.mark.parametrize("remote", [[0], REMOTE, [0, 1, 2]])
+def test_batches_come_once_and_their_priorities_go_back(seed: int, remote: list[int]) -> None:
+    """Learners with batches of their own, whichever of them are elsewhere."""
+    rng = np.random.default_rng(seed)
+    hosts = Hosts(sequences_port(stride=CLIENTS), remote=remote)
+    (server,) = hosts.servers
+    filled, learned = 0, [0] * CLIENTS
+    by_slot: dict[int, int] = {}
+    back: dict[int, float] = {}
+    seen: list[list[int]] = [[] for _ in range(CLIENTS)]
+
+    def serve() -> None:
+        nonlocal filled
+        for slot in server.slots.in_state(3):
+            told = server.slots.read(slot, life=3)
+            assert told is not None
+            keys, priorities = told
+            number = by_slot.pop(slot)
+            assert keys.tolist() == [BATCH * number + n for n in range(BATCH)]
+            assert number not in back
+            assert len(set(priorities.tolist())) == 1
+            back[number] = float(priorities[0])
+        for slot in server.slots.in_state(FREE):
+            fill_batch(server, slot, filled)
+            by_slot[slot] = filled
+            filled += 1
+        server.tell(10 * filled, True)
+
+    def learn(client: int) -> None:
+        (source,) = hosts.clients[client]
+        if not source.can_sample():
+            return
+        sample = source.sample()
+        number = int(sample.sequences.reward[0, 0])
+        assert (sample.sequences.reward == number).all()
+        assert (sample.sequences.obs["obs"] == number).all()
+        assert sample.keys.tolist() == [BATCH * number + n for n in range(BATCH)]
+        np.testing.assert_allclose(sample.probability, 1.0 / (number + 1))
+        steps, episodes = source.progress()
+        assert (steps, episodes.tolist()) == (10 * number, [[float(number)] * WIDTH] * (number % 3))
+        seen[client].append(number)
+        source.release(np.full(BATCH, number + 0.5, np.float32))
+        learned[client] += 1
+
+    acts = [lambda client=client: learn(client) for client in range(CLIENTS)]
+    for _ in range(3000):
+        randomly(rng, hosts, *acts, serve)
+    assert min(learned) > 20
+    everything = [number for numbers in seen for number in numbers]
+    assert len(set(everything)) == len(everything)
+    for numbers in seen:
+        assert numbers == sorted(numbers)
+    assert all(priority == number + 0.5 for number, priority in back.items())
+    assert len(everything) - len(back) <= SLOTS
+    assert filled - len(back) <= SLOTS, "no more than there are slots"
+
+
+def test_a_remote_learner_hears_how_far_replay_is_while_it_fills() -> None:
+    hosts = Hosts(sequences_port(stride=1), remote=[0], clients=1)
+    (server,), (source,) = hosts.servers, hosts.clients[0]
+    assert source.filling()
+    server.tell(40, False)
+    hosts.settle()
+    assert source.total_steps() == 40
+    assert source.filling()
+    assert not source.can_sample()
+    server.tell(80, True)
+    fill_batch(server, 0, 1)
+    hosts.settle()
+    assert source.total_steps() == 80
+    assert not source.filling()
+    assert source.can_sample()
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+CALL = CallPort("evaluation", "", {"score": ArraySpec((2,), FLOAT)})
+
+
+@SEEDS
+def test_questions_and_answers_travel_in_order(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    hosts = Hosts(CALL, remote=[0], clients=1)
+    (server,), (client,) = hosts.servers, hosts.clients[0]
+    asked, heard = 0, 0
+    skipped: set[int] = set()
+
+    def ask() -> None:
+        nonlocal asked
+        if client.can_ask():
+            client.ask(asked)
+            asked += 1
+        assert asked - heard <= NUM_QUESTIONS + len(skipped)
+
+    def answer() -> None:
+        steps = server.asked_about()
+        if steps is None:
+            return
+        if steps % 7 == 3:
+            skipped.add(steps)
+            server.skip_one()
+        else:
+            server.answer(score=np.array([steps, -steps], np.float32))
+
+    def hear() -> None:
+        nonlocal heard
+        for steps, values in client.answers():
+            assert values["score"].tolist() == [steps, -steps]
+            assert steps not in skipped
+            wanted = next(n for n in range(heard_last[0] + 1, asked) if n not in skipped)
+            assert steps == wanted
+            heard_last[0] = steps
+            heard += 1
+
+    heard_last = [-1]
+    for _ in range(2000):
+        randomly(rng, hosts, ask, answer, hear)
+    hosts.settle()
+    while server.asked_about() is not None:
+        answer()
+    hosts.settle()
+    hear()
+    assert heard + len(skipped) == asked > 50
+    assert client.can_ask()
+
+
+def test_a_servers_replacement_finds_what_another_host_asked() -> None:
+    hosts = Hosts(CALL, remote=[0], clients=1)
+    (client,) = hosts.clients[0]
+    client.ask(5)
+    hosts.settle()
+    replacement = CALL.server(End(hosts.memory[0], life=1))
+    assert replacement.asked_about() == 5
+    replacement.answer(score=np.ones(2, np.float32))
+    hosts.settle()
+    assert [steps for steps, _ in client.answers()] == [5]
+
+
+# --- actors' states, vitals ----------------------------------------------------------------------
+
+STATES = ActorStatesPort({"arms": ArraySpec((3,), INT), "mean": ArraySpec((), FLOAT)}, CLIENTS)
+
+
+def state(value: int) -> Arrays:
+    return {"arms": np.full(3, value), "mean": np.array(value, np.float32)}
+
+
+def test_what_an_actor_leaves_is_kept_where_checkpoints_are_made() -> None:
+    hosts = Hosts(STATES)
+    (states,) = hosts.servers
+    for client, (cell,) in enumerate(hosts.clients):
+        assert cell.load() is None
+        for value in (1, 2):
+            cell.save(state(10 * client + value))
+    hosts.settle()
+    for client in range(CLIENTS):
+        found = states.read(client)
+        assert found is not None
+        assert found["arms"].tolist() == [10 * client + 2] * 3
+    assert not any(wire.send(0) or wire.send(1) for wire in hosts.wires.values()), "nor echoed"
+
+
+def test_what_a_checkpoint_had_reaches_the_actor_and_does_not_come_back() -> None:
+    hosts = Hosts(STATES)
+    (states,), (cell,) = hosts.servers, hosts.clients[2]
+    assert states.write(2, state(7))
+    hosts.settle()
+    assert cell.load()["mean"] == 7
+    assert hosts.clients[0][0].load() is None
+    assert int(states.turns[2]) == 1
+    cell.save(state(8))
+    hosts.settle()
+    assert states.read(2)["mean"] == 8
+
+
+def test_heartbeats_are_told_by_the_clock_of_who_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = VitalsPort(CLIENTS, ("replay/steps",))
+    hosts = Hosts(port)
+    (reader,) = hosts.servers
+    assert reader.alive() == []
+    (writer,) = hosts.clients[2]
+    beat = Heartbeat(writer.cells)
+    beat.cells[heartbeat.START] = time.monotonic() - 50.0
+    beat.cells[heartbeat.ENV_SINCE] = time.monotonic() - 20.0
+    beat.cells[heartbeat.WAIT_SECS] = 30.0
+    writer.tell([5.0])
+    wire = hosts.wires[2]
+    assert wire.send(0)
+    assert not wire.send(0), "about once a second"
+    here = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: here() - 4000.0)  # another machine's clock
+    assert wire.deliver(0)
+    (cells,) = reader.alive()
+    assert heartbeat.secs_in_env(cells) == pytest.approx(20.0, abs=5.0)
+    assert heartbeat.shares(cells)["wait"] == pytest.approx(0.6, abs=0.1)
+    assert reader.numbers(2) == {"replay/steps": 5.0}
+    assert reader.numbers(0) == {"replay/steps": 0.0}
+
+
+def test_who_is_not_in_an_environment_is_not_said_to_be() -> None:
+    hosts = Hosts(VitalsPort(CLIENTS))
+    (reader,), (writer,) = hosts.servers, hosts.clients[0]
+    Heartbeat(writer.cells)
+    hosts.settle()
+    (cells,) = reader.alive()
+    assert heartbeat.secs_in_env(cells) == 0.0
