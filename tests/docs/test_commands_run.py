@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rookery.cli.settings import settings_from_flags
 
 from rookery.cli.arguments import split_words
 from rookery.cli.main import main
-from rookery.cli.settings import settings_from_flags
 from rookery.recipes.catalog import load_config_file, load_recipe, recipe_names
 from tests.docs.pages import A_RUN, FENCE, PAGES, ROOT, SHELL, write_files
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import rookery
+from rookery.carriers.shared_memory import SharedArena
 from rookery.core.spec import ArraySpec
-from rookery.transport.shared_memory import SharedArena
 from tests.faults import processes as p
 
 SMALL: dict[str, Any] = {

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from rookery.carriers.shared_memory import SharedArena
 from rookery.cli.main import main
 from rookery.params.hogwild import APPLIED, HogwildMemory
 from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
-from rookery.carriers.shared_memory import SharedArena
 from tests.faults import processes as p
 from tests.faults import quadratic
 from tests.faults.test_local_faults import SLOW_STEPS, WORLD, finish

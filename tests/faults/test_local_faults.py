@@ -226,7 +226,7 @@ def test_killed_fork_server_takes_the_fleet_back_to_the_last_checkpoint(run: Pat
     p.until(lambda: set(before.values()).isdisjoint(p.members(run).values()), "all to be new")
     code, errors = finish(process)
     assert code == 0, errors
-    told = "fork server: killed by SIGKILL, and every process with it; the fleet goes back to the last"
+    told = "fork server: killed by SIGKILL, and every process with it; the fleet goes back to the"
     assert errors.count(told) == 1
     assert "replaced" not in errors, "one death, not four"
     written = [record["steps"] for record in p.records(run)]

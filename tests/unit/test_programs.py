@@ -148,7 +148,8 @@ def test_one_thread_carries_no_group_of_several() -> None:
     program = with_edges(EXPERIENCE, PARAMS, group)
     validate(program, "local", carries("local"))
     with pytest.raises(UserError, match=r"one thread and carries one actor, not 2: --engine local"):
-        validate(program, "inline", carries("inline"))
+        validate(program, "inline", carries("inline"), concurrent=False)
+    validate(program, "inline", carries("inline"), concurrent=True)  # as threads
 
 
 def test_an_edge_is_a_call_where_both_ends_take_turns() -> None:
@@ -172,25 +173,26 @@ def test_a_program_as_text() -> None:
         "program toy on engine inline, 1 host\n"
         "\n"
         "roles\n"
-        "  actor x2     1 thread   4 of 8 environments each, acts\n"
+        "  actor x2     1 thread   4 of 8 environments, acts\n"
         "  learner x1   2 threads  learns\n"
         "\n"
         "edges\n"
-        "  actor -> learner       experience   call                80 B a rollout     "
+        "  actor -> learner       experience   call                80 B / rollout     "
         "rollouts, one round of all at a time\n"
-        "  actor -> learner       params       call                4 kB an update      "
+        "  actor -> learner       params       call                4 kB / update      "
         "weights with a version, published and got\n"
-        "  actor -> learner       vitals       call                64 B a second      "
+        "  actor -> learner       vitals       call                64 B / second      "
         "heartbeat, where the time goes, and numbers for the metrics\n"
     )
 
 
 def test_a_program_as_mermaid() -> None:
     """Without heartbeats: all have one."""
+    plan = Plan.of(config(formation=SyncConfig(num_actors=2), num_envs=8))
     vitals = Edge("actor", VitalsPort(2), "learner")
-    assert to_mermaid(with_edges(EXPERIENCE, PARAMS, vitals), CARRIES) == (
+    assert to_mermaid(with_edges(EXPERIENCE, PARAMS, vitals), plan, CARRIES) == (
         "flowchart LR\n"
-        '  actor["actor x2<br/>acts"]\n'
+        '  actor["actor x2<br/>4 of 8 environments, acts"]\n'
         '  learner["learner<br/>learns"]\n'
         '  actor -- "experience (call)" --> learner\n'
         '  actor -- "params (call)" --> learner\n'
@@ -230,7 +232,7 @@ def test_the_sync_program() -> None:
         ("learner", "vitals", "learner"),
         ("evaluator", "vitals", "learner"),
     }
-    assert "4 of 12 environments each" in to_text(program, plan, carries("inline"))
+    assert "4 of 12 environments" in to_text(program, plan, carries("inline"))
 
 
 def test_without_evaluation_there_is_no_evaluator() -> None:

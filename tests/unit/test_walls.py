@@ -1,8 +1,8 @@
 """A line of code knows its room: what engines, carriers and roles must not know.
 
-Formations are data, so no engine and no role may ask which one it is in, nor which algorithm; and an
-engine or a carrier knows roles only by their nodes' attributes. Each wall is shown to hold what it
-should.
+Formations are data, so no engine and no role may ask which one it is in, nor which algorithm; and
+an engine or a carrier knows roles only by their nodes' attributes. Each wall is shown to hold what
+it should.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ def words(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Strings that code may act on, f-strings' parts among them."""
     silent = docstrings(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in silent:
-                yield node.value.rstrip("-"), node.lineno
+        if not isinstance(node, ast.Constant) or id(node) in silent:
+            continue
+        if isinstance(node.value, str):
+            yield node.value.rstrip("-"), node.lineno
 
 
 def asks_for_a_config(tree: ast.AST) -> Iterator[str]:
     """``isinstance`` of a formation's or an algorithm's settings, and the choice itself."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
-            if "Config" in ast.unparse(node.args[1]):
-                yield f"{ast.unparse(node)} in line {node.lineno}"
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if called == "isinstance" and "Config" in ast.unparse(node):
+            yield f"{ast.unparse(node)} in line {node.lineno}"
         if isinstance(node, ast.Attribute) and node.attr in ("formation", "algo"):
             yield f"{ast.unparse(node)} in line {node.lineno}"
 
@@ -55,9 +56,10 @@ def asks_for_a_config(tree: ast.AST) -> Iterator[str]:
 def probes(tree: ast.AST) -> Iterator[str]:
     """``getattr`` and ``hasattr`` of a name written down: asking an object what it is."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
-            if isinstance(node.args[1], ast.Constant):
-                yield f"{ast.unparse(node)} in line {node.lineno}"
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("getattr", "hasattr"):
+            continue
+        if isinstance(node.args[1], ast.Constant):
+            yield f"{ast.unparse(node)} in line {node.lineno}"
 
 
 def names_a_formation(tree: ast.AST) -> Iterator[str]:
