@@ -20,9 +20,9 @@ from torch import Tensor
 
 from rookery.algos.on_policy import OnPolicyConfig
 from rookery.algos.settings import AlgorithmConfig
-from rookery.core.errors import UserError, naming, near_names
+from rookery.core.errors import naming
 from rookery.core.group import Alone, Group
-from rookery.core.names import load_object
+from rookery.core.names import load_class
 from rookery.core.records import Rollout
 from rookery.core.tensors import Tensors
 from rookery.nets.normalizer import RunningMoments
@@ -105,19 +105,8 @@ def algorithm_names() -> list[str]:
 
 def algorithm_class(name: str) -> Any:
     """The class called ``name``: one of ours, or ``package.module:Class``."""
-    if ":" not in name and name not in _OURS:
-        raise UserError(
-            f"--algo: unknown '{name}'{near_names(name, _OURS)} "
-            f"(one of {', '.join(algorithm_names())}, or package.module:Class)"
-        )
-    found = load_object(_OURS.get(name, name), "--algo")
-    config = getattr(found, "Config", None)
-    if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):
-        raise UserError(
-            f"--algo: {name} needs a class attribute Config, a dataclass made from "
-            "rookery.algos.on_policy:OnPolicyConfig or rookery.algos.dqn:DQNConfig"
-        )
-    return found
+    made_from = "rookery.algos.on_policy:OnPolicyConfig or rookery.algos.dqn:DQNConfig"
+    return load_class(name, _OURS, "--algo", AlgorithmConfig, made_from)
 
 
 def block_name(name: str) -> str:

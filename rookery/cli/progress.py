@@ -72,7 +72,7 @@ class Lines:
         self.say(f"run {run.path}")
 
     def go_on(self, run: RunDirectory, checkpoint: Checkpoint) -> None:
-        """Another sitting of a run, which the user has just named."""
+        """Another session of a run, which the user has just named."""
 
     def say(self, text: str) -> None:
         """One line."""

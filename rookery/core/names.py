@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from rookery.core.errors import UserError, near_names
@@ -30,3 +31,22 @@ def load_object(name: str, what: str) -> Any:
             f"{what}: module '{module_name}' has no '{attribute}'{near_names(attribute, public)}"
         )
     return getattr(module, attribute)
+
+
+def load_class(name: str, ours: Mapping[str, str], flag: str, base: type, made_from: str) -> Any:
+    """The class called ``name``: one of ``ours``, or ``package.module:Class`` of a user's.
+
+    It names the dataclass of its settings as ``Config``, which is made from ``base``.
+    """
+    if ":" not in name and name not in ours:
+        raise UserError(
+            f"{flag}: unknown '{name}'{near_names(name, ours)} "
+            f"(one of {', '.join(sorted(ours))}, or package.module:Class)"
+        )
+    found = load_object(ours.get(name, name), flag)
+    config = getattr(found, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, base)):
+        raise UserError(
+            f"{flag}: {name} needs a class attribute Config, a dataclass made from {made_from}"
+        )
+    return found

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rookery.core.errors import UserError, near_names
-from rookery.core.names import load_object
+from rookery.core.errors import UserError
+from rookery.core.names import load_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,19 +72,8 @@ def formation_names() -> list[str]:
 
 def formation_class(name: str) -> Any:
     """The formation called ``name``: one of ours, or ``package.module:Class``."""
-    if ":" not in name and name not in _OURS:
-        raise UserError(
-            f"--formation: unknown '{name}'{near_names(name, _OURS)} "
-            f"(one of {', '.join(formation_names())}, or package.module:Class)"
-        )
-    found = load_object(_OURS.get(name, name), "--formation")
-    config = getattr(found, "Config", None)
-    if not (isinstance(config, type) and issubclass(config, FormationConfig)):
-        raise UserError(
-            f"--formation: {name} needs a class attribute Config, a dataclass made from "
-            "rookery.formations.settings:FormationConfig"
-        )
-    return found
+    made_from = "rookery.formations.settings:FormationConfig"
+    return load_class(name, _OURS, "--formation", FormationConfig, made_from)
 
 
 def formation_block(name: str) -> str:

@@ -45,10 +45,10 @@ RETRY_SECS = 20.0
 
 @dataclass(slots=True)
 class Memo:
-    """What a later sitting must know."""
+    """What a later session must know."""
 
     id: str = ""
-    """The service's own name of the run; empty before the first sitting."""
+    """The service's own name of the run; empty before the first session."""
     url: str = ""
     steps: int = -1
     """Steps of the last record told."""
@@ -118,7 +118,7 @@ class Telling:
         self._try(self._ensure_open)
 
     def take(self, record: Record) -> None:
-        """Tell one record, unless an earlier sitting told it."""
+        """Tell one record, unless an earlier session told it."""
         if self._memo.after(record) <= self._told:
             return
         self._waiting.append(record)

@@ -45,7 +45,7 @@ class Snapshot:
 
     steps: int
     wall_secs: float
-    """Training time over all sittings."""
+    """Training time over all sessions."""
     path: Path
 
     def load(self) -> SavedArrays:

@@ -1,4 +1,4 @@
-"""One sitting of a run: what is written down and when, and when it is over.
+"""One session of a run: what is written down and when, and when it is over.
 
 It lives where the learner lives::
 
@@ -41,7 +41,7 @@ RETRY_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a sitting ended."""
+    """How a session ended."""
 
     state: OutcomeState
     reason: str
@@ -109,7 +109,7 @@ class Session:
 
     @property
     def wall_secs(self) -> float:
-        """Training time over all sittings."""
+        """Training time over all sessions."""
         return self.wall_before + time.monotonic() - self.started
 
     @property
@@ -139,7 +139,7 @@ class Session:
     def begin(self, parts: Parts) -> None:
         """Call before the first update, after :meth:`load_state`: the weights training starts from.
 
-        Whatever was written beyond this point, by a sitting that was killed, is forgotten.
+        Whatever was written beyond this point, by a session that was killed, is forgotten.
         """
         self.history.cut(self.steps)
         self._note(parts)
@@ -237,7 +237,7 @@ class Session:
             self.stop("finished", f"time limit of {config.time_limit_secs:g} s reached")
 
     def stop(self, state: OutcomeState, reason: str) -> None:
-        """End the sitting. The first reason given stays, unless the last evaluation comes after it:
+        """End the session. The first reason given stays, unless the last evaluation comes after it:
         solved outranks finished, and so does an interrupt that leaves an evaluation to be done."""
         late = state == "solved" or (state == "interrupted" and bool(self.pending))
         if self.outcome is None or (late and self.outcome.state == "finished"):

@@ -142,15 +142,17 @@ class WeightsSender:
     def __init__(self, cell: WeightsCell, params: Mapping[str, ArraySpec]) -> None:
         self.cell, self.have = cell, 0
         self.asked = False
+        self.copy = {name: torch.empty_like(value) for name, value in cell.values.items()}
         self.sends, self.receives = {"version": ArraySpec((1,), _INT), **params}, _HAVE
 
     def next(self) -> Arrays | None:
         """The weights, if they are newer than those asked about."""
-        if not self.asked or self.cell.version <= self.have:
+        version = self.cell.get(self.have, self.copy) if self.asked else None
+        if version is None:
             return None
         self.asked = False
-        values = {name: value.numpy() for name, value in self.cell.values.items()}
-        return {"version": np.array([self.cell.version]), **values}
+        values = {name: value.numpy() for name, value in self.copy.items()}
+        return {"version": np.array([version]), **values}
 
     def accept(self, frame: Arrays) -> None:
         """Who asks has these."""

@@ -55,7 +55,7 @@ class Story:
         self._recent: deque[tuple[float, int]] = deque([(secs, steps)], maxlen=_RECENT)
 
     def recall(self, records: Iterable[Record]) -> None:
-        """Records of earlier sittings, up to where this one begins."""
+        """Records of earlier sessions, up to where this one begins."""
         for record in records:
             if record.get("steps", math.inf) <= self.begun_steps:
                 self._note(record)
@@ -71,7 +71,7 @@ class Story:
         self._note(record)
 
     def end(self, state: str, *, steps: int, secs: float, restarts: int) -> None:
-        """The sitting is over."""
+        """The session is over."""
         self.state, self.steps, self.secs = state, steps, secs
         self.restarts = max(self.restarts, restarts)
 
@@ -136,12 +136,12 @@ class Story:
         return shares
 
     def elapsed_secs(self, now: float) -> float:
-        """Training time over all sittings."""
+        """Training time over all sessions."""
         return self.secs if self.state != "running" else self.secs + max(now - self.moment, 0.0)
 
     @property
     def mean_rate(self) -> float | None:
-        """Steps a second over this sitting."""
+        """Steps a second over this session."""
         secs = self.secs - self.begun_secs
         return (self.steps - self.begun_steps) / secs if secs > 0 else None
 

@@ -71,7 +71,7 @@ class LiveView:
         self._start(Story(self.config, run.path, time.monotonic()))
 
     def go_on(self, run: RunDirectory, checkpoint: Checkpoint) -> None:
-        """Another sitting of a run; its curve so far is in its metrics."""
+        """Another session of a run; its curve so far is in its metrics."""
         secs = float(checkpoint.parts["session"].data["wall_secs"])
         story = Story(self.config, run.path, time.monotonic(), steps=checkpoint.steps, secs=secs)
         story.recall(_history(run.metrics_path))
@@ -208,7 +208,7 @@ class _Show:
 
 
 def _history(path: Path) -> Iterable[Record]:
-    """What earlier sittings wrote; nothing if it cannot be read: that is no reason not to train."""
+    """What earlier sessions wrote; nothing if it cannot be read: that is no reason not to train."""
     try:
         return read_metrics(path)
     except UserError:
