@@ -37,17 +37,21 @@ def test_async_with_one_slot_equals_sync(core: str, tmp_path: Path) -> None:
     assert last["train/rho_mean"] == pytest.approx(1.0, abs=0.1)
 
 
-def test_with_two_slots_rollouts_are_an_update_old_and_the_weights_others(tmp_path: Path) -> None:
-    """The gate above would see a difference."""
+def test_where_rollouts_wait_they_are_old_and_the_weights_others(tmp_path: Path) -> None:
+    """The gate above would see a difference. In one thread each actor has a turn, then the learner:
+    of two rollouts in a round it takes one, until all slots are full."""
+    halved = {"num_actors": 2, "batch_envs": 2}
     runs = [
         rookery.train(
             "CartPole-v1",
             run=tmp_path / f"{slots}",
             formation="async",
             **SETTINGS,
-            **{"async": {"slots_per_actor": slots}},
+            **{"async": halved | {"slots_per_actor": slots}},
         )
         for slots in (1, 2)
     ]
     assert final_bytes(runs[0], "weights") != final_bytes(runs[1], "weights")
-    assert read_metrics(tmp_path / "2" / "metrics.jsonl")[-1]["train/lag_mean"] == 1
+    for slots, lag in ((1, 1), (2, 3)):
+        last = read_metrics(tmp_path / f"{slots}" / "metrics.jsonl")[-1]
+        assert last["train/lag_mean"] == lag
