@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rookery.cli.settings import settings_from_flags
 
 from rookery.cli.arguments import split_words
 from rookery.cli.main import main
 from rookery.recipes.catalog import load_config_file, load_recipe, recipe_names
+from rookery.recipes.settings import settings_from_flags
 from tests.docs.pages import A_RUN, FENCE, PAGES, ROOT, SHELL, write_files
 
 TRAIN = {"steps": "600", "envs": "4", "log-every": "200", "save-every": "300"}
