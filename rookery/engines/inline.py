@@ -49,7 +49,7 @@ def run(job: Job) -> Finish:
             crew.owner,
             job.callbacks,
             crew.stopping,
-            others=lambda: [] if crew.threads else crew.others,
+            others=lambda: [member for member in crew.here if member is not crew.owner],
             parts_of_others=crew.parts,
         )
         weights = job.init_from.parts["weights"] if job.init_from is not None else None

@@ -154,3 +154,19 @@ def test_steps_of_refused_rollouts_count(tmp_path: Path) -> None:
     last = records[-1]
     assert last["fleet/rollouts_refused"] > 0
     assert last["steps"] == last["fleet/rollouts_taken"] * 10
+
+
+def test_with_threads_the_end_is_evaluated(tmp_path: Path) -> None:
+    """The evaluator shares the learner's thread, and answers when nobody acts any more."""
+    run = rookery.train(
+        "tests.toy_worlds:Mirror",
+        run=tmp_path / "run",
+        steps=200,
+        envs=4,
+        actors=2,
+        threads=True,
+        eval={"episodes": 2},
+        impala={"rollout_steps": 5},
+        **BASE,
+    )
+    assert read_metrics(run.path / "metrics.jsonl")[-1]["eval/episodes"] == 2
