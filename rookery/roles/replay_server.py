@@ -54,7 +54,10 @@ class ReplayServer(BaseRole):
     def start(self) -> None:
         """Let actors put."""
         self._tell()
-        self._grant()
+        if self.ahead:
+            self.source.grant_all()
+        else:
+            self._grant_next()
 
     def ready(self) -> bool:
         """Whether there is anything to take, to hear, to fill or to save."""
@@ -79,7 +82,8 @@ class ReplayServer(BaseRole):
         self._take_steps()
         self._fill()
         self._tell()
-        self._grant()
+        if not self.ahead:
+            self._grant_next()
 
     def _hear_priorities(self) -> None:
         for slot in self.slots.in_state(DONE):
@@ -97,7 +101,7 @@ class ReplayServer(BaseRole):
             if slot.anew.any():  # whoever acted before will not end its episodes
                 self.replay.table.abandon(steps.stream[slot.anew])
             self.replay.put(steps, episodes.copy())
-            self.source.done(actor)
+            self.source.done(actor, ahead=self.ahead)
 
     def _fill(self) -> None:
         if not self._everybody_acted():
@@ -138,10 +142,8 @@ class ReplayServer(BaseRole):
         self.source.count(self.replay.steps)
         self.batches.tell(self.replay.steps, self.replay.limiter.begun)
 
-    def _grant(self) -> None:
-        if self.ahead:
-            self.source.grant_all()
-        elif not self.source.granted() and self.replay.can_put():
+    def _grant_next(self) -> None:
+        if not self.source.granted() and self.replay.can_put():
             self.source.grant_next(self.replay.puts)
 
     def metrics(self) -> dict[str, float]:

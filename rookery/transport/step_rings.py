@@ -181,9 +181,12 @@ class RingSource:
         """The oldest step of ``actor``; call :meth:`done` when it was read."""
         return self.rings.slot(actor, int(self.rings.counts[actor, TAKEN]))
 
-    def done(self, actor: int) -> None:
-        """The slot of the step taken last is free again."""
-        self.rings.counts[actor, TAKEN] += 1
+    def done(self, actor: int, *, ahead: bool) -> None:
+        """The slot of the step taken last is free again; ``ahead``: its actor may fill it now."""
+        counts = self.rings.counts[actor]
+        counts[TAKEN] += 1
+        if ahead:
+            counts[GRANTED] = counts[TAKEN] + self.rings.num_slots
         self._next = (actor + 1) % self.rings.num_actors
         if self.end.peers:
             self.end.peers[actor].notify()

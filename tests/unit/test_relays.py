@@ -374,7 +374,7 @@ def check_step(source: Any, client: int, number: int) -> None:
         assert all((leaf == -number).all() for leaf in (leaves or {}).values())
     assert episodes.tolist() == [[float(number)] * WIDTH] * int(ended)
     assert slot.anew.tolist() == [number == 0, False]
-    source.done(client)
+    source.done(client, ahead=False)
 
 
 @SEEDS

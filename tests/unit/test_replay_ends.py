@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,7 @@ def test_what_is_taken_is_what_was_put() -> None:
         assert all(np.array_equal(mine[name], theirs[name]) for name in theirs), group
     assert np.array_equal(episodes, told)
     assert slot.anew.tolist() == [True, False]
-    source.done(1)
+    source.done(1, ahead=True)
     slot = source.take(1)
     later, episodes = slot.read()
     assert later.final_obs is None
@@ -116,9 +117,25 @@ def test_a_full_ring_takes_no_more() -> None:
         sink.reserve()
     for room in (False, True):
         source.take(0)
-        source.done(0)
-        source.grant_all()
+        source.done(0, ahead=True)
         assert sink.can_put() == room
+
+
+def test_whoever_is_woken_may_put() -> None:
+    """Room is granted before the wake-up: who looks too early would sleep on."""
+    (sink, _), source = rings(num_slots=1)
+    put(sink, step(0))
+    seen = []
+
+    class Notified:
+        def notify(self) -> None:
+            seen.append(sink.can_put())
+
+    source.end = replace(source.end, peers=[Notified(), Notified()])
+    source.take(0)
+    assert not sink.can_put()
+    source.done(0, ahead=True)
+    assert seen == [True]
 
 
 def test_only_the_reserved_steps_can_be_put() -> None:
@@ -143,7 +160,7 @@ def test_nobody_puts_what_was_not_granted() -> None:
         assert source.granted()
         while (head := source.head()) is not None:
             source.take(head)
-            source.done(head)
+            source.done(head, ahead=False)
         assert not source.granted()
 
 
@@ -156,7 +173,7 @@ def test_actors_have_their_turns() -> None:
     while (actor := source.head()) is not None:
         order.append(actor)
         source.take(actor)
-        source.done(actor)
+        source.done(actor, ahead=True)
     assert order == [0, 1, 0, 1, 0, 1]
 
 
@@ -167,8 +184,7 @@ def test_another_life_of_an_actor_is_told() -> None:
     for number, anew in enumerate((np.ones(ENVS, np.bool_), None, np.ones(ENVS, np.bool_), None)):
         put(sink, step(number), anew=anew)
         seen.append(bool(source.take(0).anew.all()))
-        source.done(0)
-        source.grant_all()
+        source.done(0, ahead=True)
     assert seen == [True, False, True, False]
 
 
