@@ -16,3 +16,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # tests send it to children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The engine's fork servers start in a moment too.
+from rookery.engines import fork_server
+from tests.forks import Forked
+
+fork_server.Popen = Forked  # type: ignore[misc]

@@ -12,22 +12,37 @@ import signal
 import socket
 import sys
 import termios
+import time
 from typing import Any
 
-PRELOADED = ("rookery.cli.train", "rookery.training", "rookery.engines.local", "setproctitle")
-_PACKET_BYTES = 1 << 18
+PRELOADED = (
+    "rookery.cli.train",
+    "rookery.training",
+    "rookery.engines.local",
+    "rookery.engines.process",
+    "safetensors.numpy",
+    "setproctitle",
+    "tests.forks",
+)
+_PACKET_BYTES, _MOST_FDS = 1 << 18, 16
 
 
 def main() -> int:
-    """Serve until the tests are over; in a fork, what ``rookery`` returns."""
+    """Serve until the tests are over; in a fork, what its module returns."""
     door = socket.socket(fileno=int(sys.argv[1]))
+    gc.disable()  # meanwhile: next to nothing of this is ever freed
     for module in PRELOADED:
         importlib.import_module(module)
+    from rookery.formations.settings import preload
+
+    preload()
+    _make_room_for_titles()
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
     gc.collect()
     gc.freeze()
+    gc.enable()
     while True:
-        packet, standard, _, _ = socket.recv_fds(door, _PACKET_BYTES, 3)
+        packet, descriptors, _, _ = socket.recv_fds(door, _PACKET_BYTES, _MOST_FDS)
         if not packet:
             os._exit(0)
         reader, writer = os.pipe()
@@ -36,26 +51,27 @@ def main() -> int:
             with os.fdopen(reader, "rb") as told:
                 pid = told.read()
             os.waitpid(between, 0)  # from now on the fork is an orphan
-            for descriptor in standard:
+            for descriptor in descriptors:
                 os.close(descriptor)
             door.send(pid)
         elif pid := os.fork():
             os.write(writer, str(pid).encode())
             os._exit(0)
         else:
+            between = os.getppid()
             for descriptor in (reader, writer):
                 os.close(descriptor)
             door.close()
-            return _live(json.loads(packet), standard)
+            while os.getppid() == between:  # its parent is to be who asked for it
+                time.sleep(0.0005)
+            return _live(json.loads(packet), descriptors)
 
 
-def _live(order: dict[str, Any], standard: list[int]) -> int:
-    """Become what ``python -m rookery`` is, as far as it can tell."""
+def _live(order: dict[str, Any], descriptors: list[int]) -> int:
+    """Become what ``python -m MODULE`` is, as far as it can tell."""
     import numpy as np
 
-    for number, descriptor in enumerate(standard):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
+    _renumber(descriptors, order["numbers"])
     if order["terminal"]:
         own_the_terminal()
     elif order["session"]:
@@ -64,14 +80,64 @@ def _live(order: dict[str, Any], standard: list[int]) -> int:
     os.environ.update(order["environment"])
     os.chdir(order["cwd"])
     sys.path[0] = order["cwd"]
-    sys.argv = ["rookery", *order["words"]]
+    sys.argv = [order["module"], *order["words"]]
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.__stdout__ = _text(1)
     sys.stderr = sys.__stderr__ = _text(2)
     np.random.seed()  # as of a process that was not forked
+    if order["module"] != "rookery":
+        return int(importlib.import_module(order["module"]).main())
+    if (spare := _set_aside()) is not None:
+        return spare
     from rookery.cli.main import main as rookery
 
     return rookery()
+
+
+def _make_room_for_titles() -> None:
+    """``setproctitle`` finds its room by the environment that a process began with."""
+    import setproctitle
+
+    setproctitle.setproctitle(setproctitle.getproctitle())
+
+
+def _renumber(descriptors: list[int], numbers: list[int]) -> None:
+    """Have ``descriptors`` under ``numbers``, some of which may be those of others."""
+    above = max(*descriptors, *numbers) + 1
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, above) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for descriptor, number in zip(moved, numbers, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+
+
+def _set_aside() -> int | None:
+    """Fork once more while that is possible: this process's own fork server, if it needs one.
+
+    In that fork, what its module returns, once it was asked to be one.
+    """
+    from rookery.engines import fork_server
+    from tests.forks import Spare
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if pid := os.fork():
+        theirs.close()
+        Spare.door, Spare.spare_pid = ours, pid
+        fork_server.Popen = Spare  # type: ignore[misc]
+        return None
+    ours.close()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
+    packet, descriptors, _, _ = socket.recv_fds(theirs, _PACKET_BYTES, _MOST_FDS)
+    if not packet:
+        os._exit(0)
+    theirs.close()
+    return _live(json.loads(packet), descriptors)
 
 
 def _text(number: int) -> Any:

@@ -21,11 +21,11 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from subprocess import DEVNULL, Popen
 from typing import Any, BinaryIO
 
 from rookery.engines.interrupt import held
@@ -91,10 +91,10 @@ class ForkServer:
         environment = os.environ | dict.fromkeys(_ONE_THREAD, "1") | {"PYTHONUNBUFFERED": "1"}
         module = "rookery.engines.fork_server_process"
         with theirs, held():  # it lets signals in when it can deal with them
-            self._process = subprocess.Popen(
+            self._process = Popen(
                 [sys.executable, "-m", module, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
+                stdin=DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
                 env=environment,

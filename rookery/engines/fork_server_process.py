@@ -50,6 +50,7 @@ def main() -> int:
 
 
 def _import_what_all_need() -> None:
+    gc.disable()  # meanwhile: next to nothing of this is ever freed
     for module in PRELOADED:
         importlib.import_module(module)
     from rookery.formations.settings import preload
@@ -58,6 +59,7 @@ def _import_what_all_need() -> None:
     # A collection in a child would write to, and so copy, every page that they share.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @dataclass(slots=True)

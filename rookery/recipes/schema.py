@@ -17,7 +17,7 @@ import typing
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, NoReturn
 
 from jsonargparse import ArgumentParser, set_parsing_settings
@@ -96,6 +96,17 @@ class _RefusedError(ValueError):
     """jsonargparse did not accept a value."""
 
 
+@cache
+def _parser_of(sections: tuple[tuple[str, type[Any]], ...]) -> _Parser:
+    """A parser of the top level and ``sections``; to make one takes a tenth of a second."""
+    parser = _Parser(exit_on_error=False, default_env=False, add_help=False)
+    for name, (kind, default, about) in _TOP.items():
+        parser.add_argument(f"--{name}", type=kind, default=default, help=about)
+    for name, section in sections:
+        parser.add_argument(f"--{name}", type=section)
+    return parser
+
+
 class Schema:
     """The settings of runs with one algorithm and one formation."""
 
@@ -162,14 +173,9 @@ class Schema:
             return f": formation {self.formation} has one learner; leave it out"
         return None
 
-    @cached_property
+    @property
     def _parser(self) -> _Parser:
-        parser = _Parser(exit_on_error=False, default_env=False, add_help=False)
-        for name, (kind, default, about) in _TOP.items():
-            parser.add_argument(f"--{name}", type=kind, default=default, help=about)
-        for name, section in self.sections.items():
-            parser.add_argument(f"--{name}", type=section)
-        return parser
+        return _parser_of(tuple(self.sections.items()))
 
     @cached_property
     def settings(self) -> dict[str, Setting]:

@@ -1,8 +1,8 @@
 """Every command of the pages is run as it stands, only smaller: fewer steps, fewer episodes.
 
-Processes cost most. Of the commands of a page that train in several, `make test` starts them for
-the first of each formation and trains with the settings of the others in one thread; and what an
-earlier page has had word for word is not done again. `make test-long` does all of it.
+Processes cost most. `make test` starts them on the pages about them, for the first command of each
+formation, and trains with the settings of all others in one thread; what an earlier page has had
+word for word is not done again. `make test-long` does all of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -96,31 +95,41 @@ def smaller(words: list[str]) -> list[str]:
     return words
 
 
+SHOWN_ON = {"local": "docs/formations/", "mpi": "docs/mpi.md", "seeds": "docs/plots.md"}
+"""The pages whose subject it is to train in several processes."""
+
+
 class Thrift:
-    """What of a page's processes an earlier command has shown already."""
+    """Which processes of a page's commands show something new."""
 
-    def __init__(self) -> None:
-        self._seen: set[tuple[Any, ...]] = set()
+    def __init__(self, page: Path) -> None:
+        self.page = str(page.relative_to(ROOT))
+        self._seen: set[tuple[str, ...]] = set()
 
-    def is_new(self, *kind: Any) -> bool:
-        """Whether no command before has had these."""
-        known = kind in self._seen
-        self._seen.add(kind)
-        return not known
+    def is_new(self, how: str, *kind: str) -> bool:
+        """Whether this page is the place for it, and no command before has had it."""
+        known = (how, *kind) in self._seen
+        self._seen.add((how, *kind))
+        return self.page.startswith(SHOWN_ON[how]) and not known
 
     def fewer(self, given: list[str], launcher: str = "") -> tuple[list[str], bool]:
         """The command with as few processes as show what is new; whether ``launcher`` is needed."""
-        if given[0] != "train" or {"--help", "--print_config"} & set(given):
+        if given[0] != "train":
+            return given, not launcher or self.is_new(launcher, given[0])
+        if {"--help", "--print_config"} & set(given):
             return given, True
         parts = split_words(given[1:], {"quiet", "plain"})
         for flag in ("run", "init_from", "jobs"):
             parts.take(flag)
         if parts.take("seeds"):
             return given if self.is_new("seeds") else with_flag(given, "seeds", "1"), True
+        if launcher and self.is_new(launcher, "train"):
+            return given, True
         config = settings_from_flags(parts.one_name("train"), parts.flags)
-        engine = launcher or config.engine
         learners = getattr(config.formation_config, "num_learners", 1)
-        if engine == "inline" or self.is_new(engine, config.formation, learners):
+        if not launcher and (
+            config.engine == "inline" or self.is_new("local", config.formation, str(learners))
+        ):
             return given, True
         if learners > 1:
             given = with_flag(given, "learners", "1")
@@ -180,7 +189,7 @@ def on_three_ranks(given: list[str]) -> None:
 def test_every_command_of_a_page_runs(
     page: Path, thrifty: bool, desk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    thrift = Thrift()
+    thrift = Thrift(page)
     for of, words in lines():
         if of != page or (thrifty and stood_before(page, words)):
             continue

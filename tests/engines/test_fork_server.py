@@ -30,6 +30,14 @@ PATIENCE_SECS = 60.0
 THREADS = "import torch; torch.set_num_threads({}); print(torch.__config__.parallel_info())"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def afresh() -> Iterator[None]:
+    """The start of a fork server is looked at here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_server_module, "Popen", subprocess.Popen)
+        yield
+
+
 @pytest.fixture(scope="module")
 def only_server() -> Iterator[ForkServer]:
     with ForkServer() as server:

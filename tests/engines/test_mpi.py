@@ -120,9 +120,34 @@ def test_ranks_of_allreduce_learn_what_processes_learn_to_the_bit(
     same(tmp_path / "mpi", tmp_path / "local")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("count", "goal"), [(4, ("--stop-at", "60")), pytest.param(11, (), marks=pytest.mark.long)]
+    ("words", "acting"),
+    [
+        (["--formation", "async", "--algo", "impala"], 2),
+        (["--algo", "dqn", "--dqn.learning_starts", "200"], 1),
+    ],
+    ids=["async", "replay"],
 )
+def test_ranks_that_do_not_wait_for_each_other_learn_and_go_on(
+    tmp_path: Path, words: list[str], acting: int
+) -> None:
+    run = str(tmp_path / "run")
+    small = ["--envs", "4", "--eval.episodes", "2", "--log-every", "100", "--quiet"]
+    code, said = job(3, "train", "CartPole-v1", *small, *words, "--steps", "800", "--run", run)
+    assert code == 0, said
+    code, said = job(3, "resume", run, "--steps", "1200", "--quiet")
+    assert code == 0, said
+    records = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    learned = [each for each in records if "train/grad_norm" in each]
+    assert [each["updates"] for each in learned] == sorted({each["updates"] for each in learned})
+    assert learned[-1]["steps"] >= 1200
+    assert learned[-1]["fleet/actors"] == acting
+    assert sum("eval/return_mean" in each for each in records) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("count", "goal"), [(4, ("--stop-at", "60")), (11, ())])
 def test_more_ranks_than_cores_solve_cartpole(
     count: int, goal: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -237,7 +262,11 @@ def test_a_killed_rank_ends_the_ranks_of_the_other_host(
     ("words", "message"),
     [
         (["-n", "2", *ROOKERY, "train", "cartpole", "--stepz", "3"], "unknown flag --stepz"),
-        (["-n", "2", *ROOKERY, "train", "cartpole", "--run", "/proc/x/y"], "cannot write /proc/x"),
+        pytest.param(
+            ["-n", "2", *ROOKERY, "train", "cartpole", "--run", "/proc/x/y"],
+            "cannot write /proc/x",
+            marks=pytest.mark.long,
+        ),
         (
             ["-n", "1", *ROOKERY, "train", "cartpole", ":", "-n", "1", *ROOKERY, "train",
              "cartpole", "--lr", "0.5"],
