@@ -30,6 +30,7 @@ _PACKET_BYTES, _MOST_FDS = 1 << 18, 16
 def main() -> int:
     """Serve until the tests are over; in a fork, what its module returns."""
     door = socket.socket(fileno=int(sys.argv[1]))
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whoever started it may have held some
     gc.disable()  # meanwhile: next to nothing of this is ever freed
     for module in PRELOADED:
         importlib.import_module(module)
