@@ -55,17 +55,17 @@ def main() -> int:
             for descriptor in descriptors:
                 os.close(descriptor)
             door.send(pid)
-        elif pid := os.fork():
+            continue
+        between = os.getpid()
+        if pid := os.fork():
             os.write(writer, str(pid).encode())
             os._exit(0)
-        else:
-            between = os.getppid()
-            for descriptor in (reader, writer):
-                os.close(descriptor)
-            door.close()
-            while os.getppid() == between:  # its parent is to be who asked for it
-                time.sleep(0.0005)
-            return _live(json.loads(packet), descriptors)
+        for descriptor in (reader, writer):
+            os.close(descriptor)
+        door.close()
+        while os.getppid() == between:  # its parent is to be who asked for it
+            time.sleep(0.0005)
+        return _live(json.loads(packet), descriptors)
 
 
 def _live(order: dict[str, Any], descriptors: list[int]) -> int:
