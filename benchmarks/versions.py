@@ -76,6 +76,8 @@ def rate(tree: Path, job: str, secs: float) -> float:
     records = [json.loads(line) for line in lines]
     first = next(each for each in records if each["wall_secs"] > SKIPPED_SECS and each["updates"])
     last = records[-1]
+    if last is first:
+        raise SystemExit(f"{job}: one record in {secs:g} s; give more --secs")
     return float(last["steps"] - first["steps"]) / (last["wall_secs"] - first["wall_secs"])
 
 

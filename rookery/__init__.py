@@ -45,6 +45,11 @@ _LAZY = {
 _register()
 
 
+def __dir__() -> list[str]:
+    """What completion offers: also what is imported only when it is used."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import torch and the rest only when they are used."""
     if name not in _LAZY:

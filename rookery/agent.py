@@ -38,29 +38,30 @@ class Agent:
     def act(
         self,
         obs: Any,
-        state: Tensors | None = None,
+        state: Mapping[str, Any] | None = None,
         deterministic: bool = False,
         *,
         action_mask: Any = None,
+        reset: Any = None,
     ) -> tuple[Any, Tensors]:
         """The action for one observation, or actions for a batch of them, and the new state.
 
         ``obs`` is what the environment returned: an array, a number, or a mapping or tuple of them;
         a batch has one more axis in front. ``state`` is what the call before returned; None at the
-        start of an episode. ``action_mask`` is 0 at forbidden choices (default: none is), for
-        agents trained with one. The action is what ``env.step`` takes.
+        start of an episode. ``reset`` is true for those of a batch that begin an episode while the
+        others go on. ``action_mask`` is 0 at forbidden choices (default: none is), for agents
+        trained with one. The action is what ``env.step`` takes.
         """
         leaves, many = self._leaves(obs)
         num = len(next(iter(leaves.values())))
         if ACTION_MASK in self.signature.obs:
             leaves[ACTION_MASK] = self._mask(action_mask, num)
-        fresh = state is None
+        begins = self._begins(state is None if reset is None else reset, num)
         state = self.policy.initial_state(num) if state is None else self._checked(state, num)
-        reset = torch.full((num,), fresh)
         rng = None if deterministic else self.rng
         with torch.inference_mode():
             tensors = {name: _tensor(leaf) for name, leaf in leaves.items()}
-            out, state = self.policy.step(tensors, state, reset, rng)
+            out, state = self.policy.step(tensors, state, begins, rng)
         action = to_env_form(self.signature.action, out.action.cpu().numpy())
         if many:
             return action, state
@@ -96,7 +97,16 @@ class Agent:
                 f"or {[num, *leaf.shape]}"
             ) from None
 
-    def _checked(self, state: Tensors, num: int) -> Tensors:
+    def _begins(self, reset: Any, num: int) -> torch.Tensor:
+        wanted = np.asarray(reset, np.bool_)
+        if wanted.shape not in ((), (num,)):
+            raise UserError(
+                f"reset has shape {list(wanted.shape)}; give one truth for each of {num}"
+            )
+        return torch.from_numpy(np.broadcast_to(wanted, (num,)).copy())
+
+    def _checked(self, state: Mapping[str, Any], num: int) -> Tensors:
+        """``state``, of tensors or of arrays, as the policy takes it."""
         for name in self.policy.state_spec:
             if name not in state or len(state[name]) != num:
                 have = len(state[name]) if name in state else "none"
@@ -104,7 +114,7 @@ class Agent:
                     f"the state is of {have} observations, but {num} were given; pass the state "
                     "that act returned for these, or None to begin episodes"
                 )
-        return state
+        return {name: torch.as_tensor(state[name]) for name in self.policy.state_spec}
 
 
 def _tensor(array: Array) -> torch.Tensor:

@@ -10,16 +10,17 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rookery.core.errors import UserError
+from rookery.core.errors import EnvironmentFault, UserError
 from rookery.core.signature import Signature
 from rookery.doctor.precision import computable, faster_precision, why_not_bf16
 from rookery.doctor.replay_memory import check_replay_fits, replay_note
@@ -31,20 +32,29 @@ from rookery.nets.encoder import Encoder
 from rookery.nets.policy import Policy
 from rookery.programs.plan import Plan, compute_threads, probe
 from rookery.programs.validate import validate
-from rookery.recipes.settings import revised, revised_env, settings_from_python
+from rookery.recipes.schedules import note_on_schedules
+from rookery.recipes.settings import Trainable, revised, revised_env, settings_from_python
 from rookery.roles.evaluator import evaluate as evaluate_policy
+from rookery.roles.evaluator import note_on_cuts
 from rookery.roles.learner import load_weights
+from rookery.runs.atomic import WriteError
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.checkpoint_files import MANIFEST, Checkpoint
 from rookery.runs.config import RunConfig, divided
 from rookery.runs.directory import RunDirectory, RunState
 from rookery.runs.elsewhere import moved, other_game
 from rookery.runs.find import load_checkpoint
+from rookery.runs.lines import lines_for_python
 from rookery.runs.metrics import check_sink_there, read_metrics
 from rookery.runs.session import Callbacks, Outcome
 from rookery.runs.start import starting_weights
 from rookery.runs.trained import env_of, find_trained, load_config, run_of
 from rookery.zoo.catalog import find_bundle
+
+if TYPE_CHECKING:
+    from rookery.agent import Agent
+    from rookery.runs.curves import XAxis
+    from rookery.runs.plotting import Picture
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,6 +72,37 @@ class Run:
     def solved(self) -> bool:
         """Whether it stopped because its score was reached."""
         return self.finish.outcome.state == "solved"
+
+    @property
+    def agent(self) -> Agent:
+        """Its best policy, else the latest, ready to act."""
+        from rookery.agent import load
+
+        return load(self.path)
+
+    def metrics(self) -> Any:
+        """Its records: a pandas DataFrame where pandas is installed, else a list of mappings."""
+        records = read_metrics(self.path / "metrics.jsonl")
+        if importlib.util.find_spec("pandas") is None:
+            return records
+        import pandas as pd  # type: ignore[import-untyped]
+
+        return pd.DataFrame(records)
+
+    def plot(
+        self, y: str | None = None, *, x: XAxis = "steps", out: str | Path | None = None
+    ) -> Picture:
+        """Its learning curve, or another metric ``y``; notebooks show what this returns.
+
+        ``out`` is a file to save it to: .png, .svg or .pdf.
+        """
+        from rookery.runs.curve_picture import Wanted, compose
+        from rookery.runs.plotting import save
+
+        picture = compose([self.path], Wanted(x=x, y=y)).picture
+        if out is not None:
+            save(picture, Path(out))
+        return picture
 
     def evaluate(
         self,
@@ -89,26 +130,35 @@ class Run:
 
 
 def train(
-    what: str | Callable[..., Any],
+    what: Trainable,
     *,
     run: str | Path | None = None,
     init_from: str | Path | None = None,
     on_update: Callback | None = None,
     on_episode: Callback | None = None,
     on_evaluation: Callback | None = None,
+    quiet: bool = False,
     **settings: Any,
 ) -> Run:
-    """Train a recipe, an environment id, ``module:factory``, or a callable that makes one.
+    """Train a recipe, an environment id, ``module:factory``, a callable that makes one, or one that
+    ``gymnasium.make`` made.
 
     ``settings`` are short flags (``seed=1, steps=50_000, lr=1e-3``) or sections
-    (``env={"num_envs": 32}, ppo={"clip": 0.1}``).
+    (``env={"num_envs": 32}, ppo={"clip": 0.1}``). Progress is printed unless ``quiet``.
     """
-    return start_run(
+    lines = lines_for_python(quiet=quiet)
+    done = start_run(
         _for_python(settings_from_python(what, settings)),
         path=Path(run) if run is not None else None,
         init_from=Path(init_from) if init_from is not None else None,
-        callbacks=Callbacks(on_update, on_episode, on_evaluation),
+        callbacks=Callbacks(
+            on_update, on_episode, on_evaluation, [lines.record], on_stage=lines.stage
+        ),
+        announce=lines.begin,
+        say=lines.say,
     )
+    lines.finish(done)
+    return done
 
 
 def resume(
@@ -117,6 +167,7 @@ def resume(
     on_update: Callback | None = None,
     on_episode: Callback | None = None,
     on_evaluation: Callback | None = None,
+    quiet: bool = False,
     **settings: Any,
 ) -> Run:
     """Go on with a run from its newest checkpoint; ``steps`` is the new total.
@@ -125,8 +176,20 @@ def resume(
     """
     saved = SavedRun.find(Path(run))
     config = _for_python(revised(saved.config, settings))
-    callbacks = Callbacks(on_update, on_episode, on_evaluation)
-    return continue_run(saved, config, callbacks, new_goal="stop_at" in settings)
+    lines = lines_for_python(quiet=quiet)
+    callbacks = Callbacks(
+        on_update, on_episode, on_evaluation, [lines.record], on_stage=lines.stage
+    )
+    done = continue_run(
+        saved,
+        config,
+        callbacks,
+        new_goal="stop_at" in settings,
+        announce=lines.go_on,
+        say=lines.say,
+    )
+    lines.finish(done)
+    return done
 
 
 def _for_python(config: RunConfig) -> RunConfig:
@@ -199,8 +262,7 @@ def start_run(
         plan = check(config, start)
         config = plan.config
         directory = RunDirectory.create(path, name=config.name or config.recipe or config.env.id)
-        if (note := replay_note(plan)) is not None:
-            say(note)
+        _say_notes(plan, say)
         announce(directory)
         job = Job(
             plan,
@@ -234,11 +296,17 @@ def continue_run(
     config = _divided(config, say)
     with fork_server_for(config.engine) as server:
         plan = check(config)
-        if (note := replay_note(plan)) is not None:
-            say(note)
+        _say_notes(plan, say)
         announce(saved.directory, checkpoint)
         job = Job(plan, saved.directory, callbacks, resume=checkpoint, fork_server=server)
         return _session(job)
+
+
+def _say_notes(plan: Plan, say: Callable[[str], None]) -> None:
+    """What a user may not have meant or known, before the run begins."""
+    for note in (replay_note(plan), note_on_schedules(plan.config)):
+        if note is not None:
+            say(note)
 
 
 def _divided(config: RunConfig, say: Callable[[str], None]) -> RunConfig:
@@ -316,12 +384,16 @@ def _session(job: Job) -> Run:
             finish = _engine(config.engine)(job)
         except BaseException as error:
             state: RunState = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            if isinstance(error, EnvironmentFault) and error.__cause__ is not None:
+                with contextlib.suppress(OSError, UserError):  # a full disk, say
+                    error.args = (f"{error} (log: {run.write_failure(error)})",)
+            if isinstance(error, WriteError):
+                error.args = (f"{error}; {run.how_to_go_on()}",)
             reason = str(error) or type(error).__name__
             run.write_status(state, reason=reason, steps=_steps_recorded(job))
             raise
         outcome = finish.outcome
-        ended: RunState = "finished" if outcome.state == "stopped" else outcome.state
-        run.write_status(ended, reason=outcome.reason, steps=finish.steps)
+        run.write_status(outcome.state, reason=outcome.reason, steps=finish.steps)
     return Run(run.path, finish)
 
 
@@ -358,13 +430,14 @@ def evaluate_run(
     checkpoint: str | None = None,
     num_envs: int | None = None,
     env: Mapping[str, Any] | None = None,
+    on_episodes: Callable[[int], Any] = lambda num_over: None,
 ) -> dict[str, Any]:
     """Play whole episodes with a saved policy; see :meth:`Run.evaluate`."""
     for name, value, low in (("episodes", episodes, 1), ("seed", seed, 0)):
         if value < low:
             raise UserError(f"--{name}: must be at least {low}, got {value}")
-    if max_steps is not None and max_steps < 1:
-        raise UserError(f"--max-steps: must be at least 1, got {max_steps}")
+    if max_steps is not None and max_steps < 0:
+        raise UserError(f"--max-steps: must be at least 1, or 0 for none, got {max_steps}")
     trained = find_trained(path, checkpoint)
     if env:
         trained = moved(trained, revised_env(trained.env, dict(env)))
@@ -378,5 +451,8 @@ def evaluate_run(
             deterministic=mode,
             max_steps=max_steps if max_steps is not None else trained.eval.max_steps,
             num_envs=num_envs or trained.eval.num_envs,
+            on_episodes=on_episodes,
         )
+    if result.cut:
+        _LOG.warning(note_on_cuts(result, "--max-steps"))
     return result.summary() | {"checkpoint_steps": trained.steps, "deterministic": mode}

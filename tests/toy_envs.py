@@ -179,6 +179,8 @@ class FaultyEnv(gym.Env[Any, Any]):
             raise ValueError("the wheels\ncame off")
         if self._due("hang"):
             time.sleep(60)
+        while self._due("spin"):
+            time.sleep(0.001)
         if self._due("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         if self._due("exit"):

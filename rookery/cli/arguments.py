@@ -1,7 +1,7 @@
 """Words of a command line: what is a name, what a flag, and what a switch.
 
 Every flag takes one value, written ``--name VALUE`` or ``--name=VALUE``; dashes and underscores are
-the same. The names that stand alone (``--quiet``) are switches.
+the same. The names that stand alone (``--quiet``) are switches; some flags alone mean true.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import NoReturn
 from rookery.core.errors import UserError, near_names
 
 HELP = "help"
+TRUE_ALONE = ("eval_after_limit", "stretch_schedules", "threads")
+"""Flags of settings that need no value to be true."""
 
 
 class Arguments(argparse.ArgumentParser):
@@ -57,8 +59,9 @@ class Words:
 def split_words(argv: Sequence[str], switches: Collection[str] = ()) -> Words:
     """Take ``argv`` apart; ``switches`` (and help) take no value, every other flag takes one."""
     words = Words()
-    rest = iter(argv)
-    for word in rest:
+    rest = list(reversed(argv))
+    while rest:
+        word = rest.pop()
         if word in ("-h", f"--{HELP}"):
             words.switches.add(HELP)
         elif not word.startswith("-"):
@@ -68,8 +71,10 @@ def split_words(argv: Sequence[str], switches: Collection[str] = ()) -> Words:
             flag = name.removeprefix("--").replace("-", "_")
             if flag in switches and not equals:
                 words.switches.add(flag)
+            elif flag in TRUE_ALONE and not equals and rest[-1:] not in (["true"], ["false"]):
+                words.flags[flag] = "true"
             else:
-                words.flags[flag] = _value(name, value if equals else next(rest, None))
+                words.flags[flag] = _value(name, value if equals else rest.pop() if rest else None)
     return words
 
 

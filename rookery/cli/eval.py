@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rookery.cli.arguments import Arguments, without_section
+from rookery.cli.progress import can_draw
 
 
 def main(argv: list[str]) -> int:
@@ -23,7 +25,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--episodes", type=int, default=20, help="how many (default: 20)")
     parser.add_argument("--seed", type=int, default=0, help="first of one seed per episode")
-    parser.add_argument("--max-steps", type=int, help="cut episodes after this many steps")
+    parser.add_argument("--max-steps", type=int, help="cut episodes after this many; 0: none")
     parser.add_argument("--checkpoint", help="best, latest, or its steps (default: best if any)")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--deterministic", action="store_true", help="the most likely action")
@@ -45,11 +47,22 @@ def main(argv: list[str]) -> int:
             max_steps=args.max_steps,
             checkpoint=args.checkpoint,
             env=env_of_flags(elsewhere),
+            on_episodes=_progress(args.episodes),
         )
     action = "most likely action" if summary["deterministic"] else "sampled actions"
     print(f"checkpoint {summary['checkpoint_steps']}, {action}", file=sys.stderr)
     print(json.dumps(summary) if args.json else _text(summary))
     return 0
+
+
+def _progress(episodes: int) -> Callable[[int], None]:
+    """Shows on a terminal how many episodes have been played; the line is gone at the end."""
+
+    def show(num_over: int) -> None:
+        text = f"{num_over} of {episodes} episodes" if num_over < episodes else "\033[K"
+        print(f"\r{text}", end="\r", file=sys.stderr, flush=True)
+
+    return show if can_draw() else lambda num_over: None
 
 
 def _text(summary: dict[str, Any]) -> str:

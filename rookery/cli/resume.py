@@ -23,9 +23,11 @@ FLAGS = {
     "learners": "N: number of learners (formation replay)",
     "device": "cpu, cuda, cuda:1 ...",
     "lr": "learning rate",
+    "stretch_schedules": "let schedules, such as that of the learning rate, end with the new total",
     "log_every": "N: a record each this many steps",
     "save_every": "N: a checkpoint each this many steps",
     "eval_every": "N|none: an evaluation each this many steps",
+    "eval_after_limit": "evaluate also when the time limit has ended it",
 }
 
 
@@ -52,7 +54,7 @@ def main(argv: list[str]) -> int:
             run = continue_run(
                 saved,
                 config,
-                Callbacks(on_record=[display.record]),
+                Callbacks(on_record=[display.record], on_stage=display.stage),
                 new_goal="stop_at" in words.flags,
                 announce=display.go_on,
                 say=display.say,
@@ -73,6 +75,6 @@ def _help() -> str:
         "",
         "RUN is a run directory, or a checkpoint inside one.",
     ]
-    lines += [f"  --{name.replace('_', '-'):<12} {about}" for name, about in FLAGS.items()]
-    lines += ["  --plain        print lines, also on a terminal"]
-    return "\n".join([*lines, "  --quiet        print nothing but errors"])
+    lines += [f"  --{name.replace('_', '-'):<17} {about}" for name, about in FLAGS.items()]
+    lines += ["  --plain             print lines, also on a terminal"]
+    return "\n".join([*lines, "  --quiet             print nothing but errors"])

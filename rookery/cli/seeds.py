@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from rookery.cli.arguments import Words
-from rookery.cli.progress import Lines
 from rookery.cli.side_by_side import Child, run_all
 from rookery.core.errors import RunFailed, UserError
 from rookery.doctor.machine import usable_cores
@@ -24,6 +23,7 @@ from rookery.programs.plan import Plan
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.config import RunConfig, divided
 from rookery.runs.directory import RunDirectory
+from rookery.runs.lines import Lines
 from rookery.runs.metrics import read_metrics
 
 _OWN_FLAGS = ("seed",)

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from rookery.cli.arguments import HELP, split_words
-from rookery.cli.explain import general_help, settings_help
+from rookery.cli.explain import all_settings_help, general_help, settings_help
 from rookery.cli.progress import exit_code, open_display
 from rookery.cli.ranks import run_here_or_on_ranks
 from rookery.cli.seeds import Seeds, train_seeds
@@ -20,16 +20,18 @@ PROG = "rookery train"
 
 def main(argv: list[str]) -> int:
     """Train; 0 when finished or solved, 130 when interrupted."""
-    words = split_words(argv, {"quiet", "plain", "print_config"})
+    words = split_words(argv, {"quiet", "plain", "print_config", "help_all"})
     what = words.one_name(PROG)
-    if HELP in words.switches and what is None and "config" not in words.flags:
+    helps = {HELP: settings_help, "help_all": all_settings_help}
+    wanted = next((explain for name, explain in helps.items() if name in words.switches), None)
+    if wanted is not None and what is None and "config" not in words.flags:
         print(general_help())
         return 0
     run, init_from = words.take("run"), words.take("init_from")
     seeds = Seeds.take(words)
-    if HELP in words.switches:
+    if wanted is not None:
         config = settings_from_flags(what, words.flags)
-        print(settings_help(config, what or "--config FILE", prog=PROG))
+        print(wanted(config, what or "--config FILE", prog=PROG))
         return 0
     if "print_config" in words.switches:
         config = settings_from_flags(what, words.flags)
@@ -49,7 +51,7 @@ def main(argv: list[str]) -> int:
                 config,
                 path=path,
                 init_from=start,
-                callbacks=Callbacks(on_record=[display.record]),
+                callbacks=Callbacks(on_record=[display.record], on_stage=display.stage),
                 announce=display.begin,
                 say=display.say,
             )

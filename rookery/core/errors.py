@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -26,12 +26,22 @@ class RunFailed(UserError):  # noqa: N818 - says what happened
     exit_code = 4
 
 
-def near_names(name: str, known: Iterable[str]) -> str:
-    """A phrase like ``; did you mean 'cartpole'?`` for the nearest known names, or ``''``."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+def near_names(
+    name: str,
+    known: Iterable[str],
+    shown: Mapping[str, str] | None = None,
+    *,
+    likeness: float = 0.6,
+) -> str:
+    """A phrase like ``; did you mean 'cartpole'?`` for the nearest known names, or ``''``.
+
+    ``shown`` says how each is written where that differs; ``likeness`` is between 0 and 1.
+    """
+    close = difflib.get_close_matches(name, list(known), n=3, cutoff=likeness)
     if not close:
         return ""
-    return "; did you mean " + " or ".join(f"'{match}'" for match in close) + "?"
+    words = (match if shown is None else shown[match] for match in close)
+    return "; did you mean " + " or ".join(f"'{word}'" for word in words) + "?"
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """Numbers that change over a run, as functions of absolute steps.
 
-A schedule never depends on how long the run was asked to be: resuming with a larger ``--steps``
-continues the same curve.
+A schedule does not depend on how long the run was asked to be: resuming with a larger ``--steps``
+continues the same curve, unless ``stretch_schedules`` has it span the run.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from rookery.core.errors import UserError
@@ -27,6 +27,8 @@ class LinearSchedule:
     """Absolute step at which the change begins."""
     via: tuple[tuple[int, float], ...] = ()
     """Corners on the way, each [absolute step, value]; straight lines between them."""
+    floor: float | None = None
+    """Never below this; null: as low as the lines go."""
 
     def __post_init__(self) -> None:
         if self.until_steps <= self.from_steps:
@@ -48,11 +50,24 @@ class LinearSchedule:
 
     def at(self, steps: int) -> float:
         """The value at an absolute step."""
+        value = self._on_lines(steps)
+        return value if self.floor is None else max(value, self.floor)
+
+    def _on_lines(self, steps: int) -> float:
         for (begun, before), (reached, after) in pairwise(self.corners):
             if steps < reached:
                 done = max((steps - begun) / (reached - begun), 0.0)
                 return before + (after - before) * done
         return self.end
+
+    def stretched(self, factor: float) -> LinearSchedule:
+        """The same curve over ``factor`` times the steps."""
+        return replace(
+            self,
+            from_steps=round(self.from_steps * factor),
+            via=tuple((round(steps * factor), value) for steps, value in self.via),
+            until_steps=round(self.until_steps * factor),
+        )
 
 
 Schedule = float | LinearSchedule

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -52,6 +53,7 @@ def run(job: Job) -> Finish:
             others=lambda: [member for member in crew.here if member is not crew.owner],
             parts_of_others=crew.parts,
         )
+        crew.no_time_to_evaluate = owner.session.no_time_to_evaluate
         weights = job.init_from.parts["weights"] if job.init_from is not None else None
         try:
             with owner:
@@ -71,6 +73,7 @@ class _Crew:
 
     def __init__(self, job: Job, interrupt: Interrupt) -> None:
         self.job, self.interrupt = job, interrupt
+        self.no_time_to_evaluate: Callable[[], bool] = lambda: False
         self.program = job.plan.program()
         concurrent = job.plan.concurrent
         self.wakeups = {
@@ -125,8 +128,14 @@ class _Crew:
             run=job.run.path,
             start_steps=job.resume.steps if job.resume is not None else 0,
             exact=exact,
-            stopping=self.interrupt.stopping,
+            stopping=self._stop_evaluating,
         )
+
+    def _stop_evaluating(self) -> Stop | None:
+        """Why whoever plays whole episodes in this thread should leave off."""
+        if self.no_time_to_evaluate():
+            return Stop("stopped", "the time limit has passed")
+        return self.interrupt.stopping()
 
     def parts(self) -> dict[str, State]:
         """Where those are in their episodes that act, if they take turns."""

@@ -20,6 +20,7 @@ from rookery.engines.fleet import Fleet, Process
 from rookery.engines.fork_server import ANSWER_SECS, Child, ForkServer
 from rookery.engines.interrupt import Interrupt
 from rookery.engines.process import SharedProgram
+from rookery.engines.stopped import StoppedProcesses
 from rookery.envs.timeout import certain_secs
 from rookery.programs.graph import Program
 from rookery.runs.checkpoint import LATEST, CheckpointStore
@@ -89,6 +90,7 @@ class _Driver:
         self.shared: SharedProgram | None = None
         self.fleet = Fleet(job.run, server)
         self.attention = Attention()
+        self.stopped = StoppedProcesses()
         self.latest_before = _latest(job.run)
 
     def launch(self, resume: Checkpoint | None) -> None:
@@ -128,6 +130,7 @@ class _Driver:
             self._hear()
             self._bury()
             self._check_environments()
+            self.stopped.look(self.fleet.processes)
             if interrupt.requested and not self.stopping:
                 self.stopping = True
                 self._stop("interrupted", interrupt.reason)
@@ -164,6 +167,8 @@ class _Driver:
             process.done = True
         elif kind == "warning":
             _LOG.warning("%s: %s", process.name, message["text"])
+        elif kind == "stage" and callbacks.on_stage is not None:
+            callbacks.on_stage(message["text"])
         elif kind == "evaluation":
             self._call(callbacks.on_evaluation, message["record"])
         elif kind == "record":
@@ -262,9 +267,7 @@ class _Driver:
         cause = describe_exit(code)
         self._spend("fork server", cause, str(self.job.run.logs))
         _LOG.warning(
-            "fork server: %s, and every process with it; the fleet goes back to the last "
-            "checkpoint",
-            cause,
+            "fork server: %s, and every process with it; %s", cause, self._where_to_go_on()
         )
         self._relaunch()
 
@@ -274,15 +277,15 @@ class _Driver:
             limit = self.config.supervise
             raise RunFailed(
                 f"{name} ended more than {limit.max_restarts} times in "
-                f"{limit.window_secs:g} s (last: {cause}); `rookery resume {self.job.run.path}` "
-                f"goes on from the last checkpoint (log: {log})"
+                f"{limit.window_secs:g} s (last: {cause}); {self.job.run.how_to_go_on()} "
+                f"(log: {log})"
             )
         self.restarts += 1
 
     def _replace(self, process: Process, cause: str, log: str) -> None:
         self._spend(process.name, cause, log)
         if process.node.on_death == "rewind":
-            _LOG.warning("%s: %s; the fleet goes back to the last checkpoint", process.name, cause)
+            _LOG.warning("%s: %s; %s", process.name, cause, self._where_to_go_on())
             self._relaunch()
             return
         _LOG.warning("%s: %s; replaced", process.name, cause)
@@ -299,6 +302,12 @@ class _Driver:
         self.stopping = False  # who was told to stop is gone
         self.updates = 0
         self.launch(self._newest())
+
+    def _where_to_go_on(self) -> str:
+        newest = self._newest()
+        if newest is None:
+            return "the fleet begins again, there is no checkpoint yet"
+        return f"the fleet goes back to the checkpoint at step {newest.steps:,}"
 
     def _newest(self) -> Checkpoint | None:
         """The newest checkpoint of this session, else the one that it began with."""

@@ -43,6 +43,7 @@ from rookery.programs.plan import Plan, compute_threads
 from rookery.recipes.settings import config_from_tree
 from rookery.runs.checkpoint_files import LEARNER_PARTS, Checkpoint, State
 from rookery.runs.config import RunConfig
+from rookery.runs.directory import RunDirectory
 
 SILENCE_SECS = 10.0
 """Beyond the environment's own time-out, which comes first: it can name the environment."""
@@ -421,7 +422,8 @@ def follow(ranks: World) -> int:
     ranks.on_poll = ear.listen
     node = rank_wired.seating.at(ranks.rank)[0][0]
     with compute_threads(node.num_threads):
-        members = _build(rank_wired, plan, Path(order["run"]), order["start_steps"], ear.stopping)
+        run = Path(order["run"])
+        members = _build(rank_wired, plan, run, order["start_steps"], ear.stopping)
         role = members[0].role
         try:
             if node.keeps_session:
@@ -429,6 +431,11 @@ def follow(ranks: World) -> int:
             role.start()
             run_members(members, ear.stopping)
             role.finish()
+        except EnvironmentFault as error:
+            with contextlib.suppress(OSError, UserError):  # the host may not share the directory
+                log = RunDirectory.open(run).write_failure(error, f"rank-{ranks.rank}")
+                error.args = (f"{error} (log: {log})",)
+            raise
         finally:
             role.close()
     ranks.on_poll = lambda: None

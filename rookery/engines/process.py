@@ -124,7 +124,15 @@ def _own(
     """The replica that keeps the session: logs and checkpoints are its process's."""
     run = RunDirectory.open(Path(order["run"]))
     callbacks = _callbacks(order, control)
-    owner = SessionOwner(plan.config, run, program, member, callbacks, inbox.stopping)
+    owner = SessionOwner(
+        plan.config,
+        run,
+        program,
+        member,
+        callbacks,
+        inbox.stopping,
+        warn=lambda text: _warn(control, text),
+    )
     owner.restarts = order["restarts"]
     inbox.on_restarts = owner.count_restarts
     with owner:
@@ -192,4 +200,5 @@ def _callbacks(order: Order, control: Control) -> Callbacks:
         on_episode=tell("episode") if order["tell_episodes"] else None,
         on_evaluation=tell("evaluation"),
         on_record=[tell("record")],
+        on_stage=lambda text: control.send("stage", text=text),
     )

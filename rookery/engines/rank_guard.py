@@ -58,7 +58,7 @@ def _say(rank: int, number: int) -> None:
     print(
         f"rookery: rank {rank} on {socket.gethostname()} was killed by "
         f"{signal.Signals(number).name}{hint}; the job ends; "
-        "`rookery resume` goes on from its last checkpoint",
+        "`rookery resume` goes on from its last checkpoint, if it has one",
         file=sys.stderr,
         flush=True,
     )

@@ -22,7 +22,7 @@ from rookery.core.update import Update
 from rookery.engines.engine import Finish
 from rookery.engines.loop import Member, Stopping
 from rookery.programs.graph import Program
-from rookery.roles.evaluator import read_answer
+from rookery.roles.evaluator import Evaluation, note_on_cuts, read_answer
 from rookery.roles.learner import load_weights
 from rookery.runs.checkpoint_files import Checkpoint, State
 from rookery.runs.config import RunConfig
@@ -49,19 +49,21 @@ class SessionOwner:
         callbacks: Callbacks,
         stopping: Stopping,
         *,
+        warn: Callable[[str], None] = _LOG.warning,
         others: Callable[[], list[Member]] = list,
         parts_of_others: Callable[[], dict[str, State]] = dict,
     ) -> None:
         """``others`` take turns with ``member`` in this thread; what a checkpoint has of them is
         ``parts_of_others``."""
         self.program, self.member, self.role = program, member, member.role
-        self.stopping, self.others = stopping, others
+        self.stopping, self.others, self.warn = stopping, others, warn
         self.parts_of_others = parts_of_others
         self.evaluation = member.ports.uses.get("evaluation")
         self.vitals: dict[str, VitalsReader] = dict(member.ports.serves["vitals"])
         self.restarts: int | None = None
         """Of whoever was replaced; None where nobody is."""
         self.asked: set[int] = set()
+        self._told_of_cuts = False
         self.session = Session(
             config,
             run,
@@ -87,15 +89,17 @@ class SessionOwner:
         session.begin(role.save_state)
 
     def conclude(self) -> None:
-        """Save the end, and wait for the scores of what was saved, unless interrupted or solved."""
+        """Save the end, and wait for the scores of what was saved, where they are wanted."""
         session = self.session
         last = self.role.finish()
         if last is not None:
             self.note(last)
         session.finish(self._parts)
         patience = Patience(EVALUATION_TIMEOUT_SECS)
-        enough = ("interrupted", "solved")
-        while session.pending and session.outcome and session.outcome.state not in enough:
+        if session.awaits_scores():
+            count = session.config.eval.episodes
+            session.tell_stage(f"final evaluation, {count} episode{'s' if count > 1 else ''}")
+        while session.awaits_scores():
             self.go_on()
             self._settle()
             self._hear()
@@ -156,7 +160,15 @@ class SessionOwner:
         for steps, values in answers:
             self.asked.discard(steps)
             if steps in self.session.pending:
-                self.session.on_evaluation(steps, read_answer(values).summary())
+                evaluation = read_answer(values)
+                self._tell_of_cuts(evaluation)
+                self.session.on_evaluation(steps, evaluation.summary())
+
+    def _tell_of_cuts(self, evaluation: Evaluation) -> None:
+        """Say once that episodes were cut, where nobody asked for that."""
+        if evaluation.cut and not self._told_of_cuts:
+            self._told_of_cuts = True
+            self.warn(note_on_cuts(evaluation, "--eval.max_steps"))
 
     # ---- what the session asks -------------------------------------------------------------------
 

@@ -45,6 +45,10 @@ class EpisodeEnvs:
         self._return: Array = np.zeros(self.num_envs, np.float64)
         self._length: Array = np.zeros(self.num_envs, np.int64)
         self._next = 0
+        self.num_over = 0
+        """Episodes that have ended."""
+        self.num_cut = 0
+        """Episodes that ``max_steps`` ended."""
 
     def _seed_for(self, lane: int) -> int:
         """The seed of the next episode, which ``lane`` begins; any seed when none is left."""
@@ -74,6 +78,8 @@ class EpisodeEnvs:
         for lane in np.flatnonzero(over):
             self.returns[episode[lane]] = float(past_return[lane])
             self.lengths[episode[lane]] = int(past_length[lane])
+        self.num_over += int(np.count_nonzero(over))
+        self.num_cut += int(np.count_nonzero(over & ~ended))
         self._return = np.where(ended, 0.0, past_return)
         self._length = np.where(ended, 0, past_length)
         self.begins = result.reset.copy()

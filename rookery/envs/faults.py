@@ -6,6 +6,8 @@ Shapes: B environments.
 from __future__ import annotations
 
 import math
+import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,10 @@ from rookery.core.errors import EnvironmentFault
 from rookery.core.spec import ACTION_MASK, Array, Arrays, LeafSpec, LeafSpecs
 from rookery.envs.spaces import LeafError, choice_offsets
 
-_RESTART = "fix the environment or set env.on_env_error=restart"
+RESTART = "fix the environment or set env.on_env_error=restart"
 _NO_CHECK = "fix the environment or set env.check=false to let such values through"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INSTALLED = {"site-packages", "dist-packages"}
 FIX_SPACE = "fix the environment or the space it declares"
 _SMALL = 4096
 
@@ -27,12 +31,30 @@ def one_line(error: BaseException) -> str:
 
 
 def raised(
-    name: str, which: str, where: str, error: BaseException, remedy: str = _RESTART
+    name: str, which: str, where: str, error: BaseException, remedy: str = RESTART
 ) -> EnvironmentFault:
     """The environment's own code raised ``error`` in ``where`` (step or reset)."""
+    line = line_of(error)
+    at = f" at {line}" if line else ""
     return EnvironmentFault(
-        f"environment {name} ({which}) raised {one_line(error)} in {where}; {remedy}"
+        f"environment {name} ({which}) raised {one_line(error)} in {where}{at}; {remedy}"
     )
+
+
+def line_of(error: BaseException) -> str:
+    """``my_env.py:27``, the user's line that ``error`` came from; empty if none is known.
+
+    Of the innermost frames those of installed packages are passed over.
+    """
+    known = [(Path(f.filename), f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    places = [(path, line) for path, line in known if path.suffix == ".py"]
+    others = [(path, line) for path, line in places if not path.is_relative_to(_PACKAGE)]
+    own = [(path, line) for path, line in others if not {*path.parts} & _INSTALLED]
+    if not (found := own or others or places):
+        return ""
+    path, line = found[-1]
+    here = Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{line}"
 
 
 def hung(name: str, which: str, where: str, secs: float) -> EnvironmentFault:

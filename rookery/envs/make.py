@@ -184,6 +184,13 @@ def prepared_game(config: EnvConfig) -> atari.Game | None:
     return None
 
 
+def has_time_limit(config: EnvConfig) -> bool:
+    """Whether episodes are known to be truncated, however they are played."""
+    if config.max_episode_steps is not None or prepared_game(config) is not None:
+        return True
+    return find_factory(config.id) is None and find_spec(config.id).max_episode_steps is not None
+
+
 def _why_not(config: EnvConfig, game: atari.Game | None) -> str:
     """Why ``env.atari`` would not be heeded."""
     if game is None:

@@ -7,6 +7,7 @@ It ends when the socket does, and the kernel kills it when its parent dies.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -47,7 +48,8 @@ def main(arguments: list[str]) -> int:
             "kind": _kind(error),
             "traceback": traceback.format_exc(),
         }
-        link.send(link_.FAULT, json.dumps(told).encode())
+        with contextlib.suppress(LinkClosedError):  # the parent has heard of another's and is gone
+            link.send(link_.FAULT, json.dumps(told).encode())
         return 1
     return 0
 

@@ -242,7 +242,8 @@ class SerialVector:
         elif isinstance(error, LeafError):
             fault = faults.wrong(self._name, which, where, str(error), faults.FIX_SPACE)
         else:
-            fault = faults.raised(self._name, which, where, error)
+            remedy = "fix the environment" if self._restarts_allowed else faults.RESTART
+            fault = faults.raised(self._name, which, where, error, remedy)
         fault.__cause__ = error
         return fault
 
@@ -282,8 +283,11 @@ class SerialVector:
         often = (
             len(self._restarts) == MAX_RESTARTS and now - self._restarts[0] < RESTART_WINDOW_SECS
         )
-        if not self._restarts_allowed or often:
+        if not self._restarts_allowed:
             raise fault
+        if often:
+            spent = f"{MAX_RESTARTS} restarts in {RESTART_WINDOW_SECS:g} s are the limit"
+            raise EnvironmentFault(f"{fault}; {spent}") from fault.__cause__
         _LOG.warning("%s; restarted it with a new episode", fault)
         self._restarts.append(now)
         self._deadline.restart()

@@ -1,4 +1,4 @@
-"""A deadline for code that may hang, carried by SIGALRM in the main thread.
+"""A deadline for code that may hang: by SIGALRM in the main thread, by a watchdog in others.
 
 ::
 
@@ -9,7 +9,9 @@
     except TimeUp:
         ...                            # it took more than 60 s
 
-Outside the main thread signals cannot be used, and the deadline does nothing.
+No signal reaches other threads than the main one. There a watchdog has Python raise TimeUp at the
+next line that the thread executes; one that does not come back from C code, such as a long sleep,
+is told of in the log.
 
 The clock goes on while a process is stopped (Ctrl-Z, a scheduler). So the first alarm only asks
 for a second one, a little later: code that did not hang has returned by then.
@@ -21,13 +23,19 @@ still while a guarded block runs.
 
 from __future__ import annotations
 
+import ctypes
+import logging
+import math
 import signal
 import threading
+import time
+from dataclasses import dataclass
 from signal import ITIMER_REAL, setitimer
 from threading import get_ident
 from types import FrameType, TracebackType
 from typing import Any
 
+_LOG = logging.getLogger(__name__)
 _MAIN_THREAD = threading.main_thread().ident
 CONFIRM_SECS = 5.0
 """The most between the first alarm and the second, and what is between all that follow: code that
@@ -73,6 +81,69 @@ class _Alarm:
 
 _ALARM = _Alarm()
 
+LOOK_SECS = 0.2
+
+
+@dataclass(slots=True)
+class _Guarded:
+    """A thread within a guarded block."""
+
+    secs: float
+    looks: int
+    """How often the watchdog has yet to look before the time is up: a process that is stopped
+    meanwhile loses none."""
+    late: bool = False
+    """Whether it was told already, and did not hear."""
+
+
+class _Watchdog:
+    """Watches threads other than the main one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._guarded: dict[int, _Guarded] = {}
+        self._thread: threading.Thread | None = None
+
+    def guard(self, secs: float) -> None:
+        """The calling thread enters a block, or gets the full time again."""
+        with self._lock:
+            self._guarded[get_ident()] = _Guarded(secs, math.ceil(secs / LOOK_SECS))
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+                self._thread.start()
+
+    def leave(self) -> None:
+        """The calling thread has left it; what it was told is raised here at the latest."""
+        try:
+            with self._lock:
+                self._guarded.pop(get_ident(), None)
+        except TimeUp:
+            with self._lock:
+                self._guarded.pop(get_ident(), None)
+            raise
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK_SECS)
+            with self._lock:
+                for thread, guarded in self._guarded.items():
+                    guarded.looks -= 1
+                    if guarded.looks <= 0:
+                        self._tell(thread, guarded)
+
+    def _tell(self, thread: int, guarded: _Guarded) -> None:
+        if guarded.late:
+            _LOG.error(
+                "an environment has not returned for %g s, and a thread that does not leave C code "
+                "cannot be ended; train in the main thread, or under engine local",
+                guarded.secs + CONFIRM_SECS,
+            )
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TimeUp))
+        guarded.late, guarded.looks = True, math.ceil(CONFIRM_SECS / LOOK_SECS)
+
+
+_WATCHDOG = _Watchdog()
+
 
 class Deadline:
     """Raises :class:`TimeUp` in the block it guards after ``secs`` s; reusable, not nested."""
@@ -86,6 +157,7 @@ class Deadline:
 
     def __enter__(self) -> None:
         if get_ident() != _MAIN_THREAD:
+            _WATCHDOG.guard(self.secs)
             return
         if not self._installed:
             _ALARM.install()
@@ -95,7 +167,9 @@ class Deadline:
 
     def restart(self) -> None:
         """Give the guarded block the full time again."""
-        if _ALARM.armed and get_ident() == _MAIN_THREAD:
+        if get_ident() != _MAIN_THREAD:
+            _WATCHDOG.guard(self.secs)
+        elif _ALARM.armed:
             self._set_timer()
 
     def _set_timer(self) -> tuple[float, float]:
@@ -109,6 +183,8 @@ class Deadline:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if get_ident() == _MAIN_THREAD:
-            _ALARM.armed = False
-            setitimer(ITIMER_REAL, *self._timer_before)
+        if get_ident() != _MAIN_THREAD:
+            _WATCHDOG.leave()
+            return
+        _ALARM.armed = False
+        setitimer(ITIMER_REAL, *self._timer_before)

@@ -34,6 +34,8 @@ from rookery.formations.settings import (
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.recipes.catalog import Tree, parse_value, seconds
+from rookery.recipes.foreign_names import own_names
+from rookery.recipes.schedules import stretched
 from rookery.roles.evaluator import EvalConfig
 from rookery.runs.config import CheckpointConfig, EngineName, MetricsConfig, RunConfig
 from rookery.runs.supervise import SuperviseConfig
@@ -52,6 +54,7 @@ _TOP: dict[str, tuple[Any, Any, str]] = {
     "total_steps": (int, 1_000_000, "Environment steps in all."),
     "time_limit_secs": (float | None, None, "End properly after this long, as 90s, 15m or 2h."),
     "stop_at": (float | None, None, "Stop when this mean score is reached; none: never."),
+    "stretch_schedules": (bool, False, "Schedules end with the run, however long it is."),
     "name": (str, "", "Name of the run directory; empty: the recipe or environment."),
     "tags": (tuple[str, ...], (), "Words to find the run by."),
 }
@@ -68,6 +71,12 @@ _SECTIONS: dict[str, type[Any]] = {
 
 CHOICES = ("recipe", "algo", "formation")
 """Settings that decide which other settings there are."""
+
+_OF_TRAIN = ("run", "init_from")
+"""What others have as settings and `rookery train` as arguments of its own."""
+
+_LIKENESS = 0.7
+"""Of flags, which are long and many: below this, what is suggested has nothing to do with it."""
 
 _GONE = {
     "async.rollouts_per_batch": "is async.batch_envs now and counts environments: the rollouts "
@@ -151,6 +160,7 @@ class Schema:
             "log_every": "metrics.every_steps",
             "save_every": "checkpoint.every_steps",
             "eval_every": "eval.every_steps",
+            "eval_after_limit": "eval.after_limit",
         }
 
     def _replica_flags(self) -> dict[str, str]:
@@ -189,7 +199,8 @@ class Schema:
         """The setting that a flag (without dashes) stands for; None if there is none."""
         head, dot, tail = name.partition(".")
         path = self._present(self.short_flags.get(head, head) + dot + tail)
-        known = path in self.kinds or path in CHOICES or self._leads_into_mapping(path)
+        block = "." in path and path in self.blocks  # as a whole, such as dqn.epsilon
+        known = block or path in self.kinds or path in CHOICES or self._leads_into_mapping(path)
         return path if known else None
 
     def _present(self, path: str) -> str:
@@ -222,13 +233,18 @@ class Schema:
             return f": it {_GONE[name]}"
         if instead := self._why_no_flag(name, write):
             return instead
+        for ours in own_names(name, self.block):
+            if ours in (*_OF_TRAIN, *self.short_flags) or self.path_of(ours) is not None:
+                return f": it is {write(ours)} here"
         section = name.partition(".")[0]
         if section in (*algorithm_names(), *formation_names()) and section not in self.sections:
             kind = "algo" if section in algorithm_names() else "formation"
             return f": this run uses {kind} {getattr(self, kind)}; choose {kind} {section} for it"
         known = [write(known) for known in (*self.short_flags, *self.kinds, *CHOICES)]
-        close = near_names(write(name), known) or near_names(write(f"{self.block}.{name}"), known)
-        return close or "; `rookery train RECIPE --help` lists all"
+        last = {write(path.rpartition(".")[2]): write(path) for path in self.kinds}
+        close = near_names(write(name), known, likeness=_LIKENESS)
+        close = close or near_names(write(name), last, last, likeness=_LIKENESS)
+        return close or "; `rookery train RECIPE --help-all` lists all"
 
     def value(self, path: str, text: str) -> Any:
         """``text`` of a flag as plain data for the setting at ``path``."""
@@ -246,6 +262,12 @@ class Schema:
         value = parse_value(text)
         whole = isinstance(value, float) and value.is_integer() and kind in (int, int | None)
         return int(value) if whole else value
+
+    def block_value(self, path: str, text: str) -> Tree:
+        """``text`` of a flag for all or some settings of the block at ``path``, as a mapping."""
+        value = parse_value(text)
+        self._check_block(path, value, "")
+        return dict(value)
 
     # ---- from a tree to a configuration --------------------------------------------------------
 
@@ -278,7 +300,7 @@ class Schema:
         self._check_schedules(plain)
         with naming(algo=self.block, formation=self.formation_block):
             values = self._instances(plain)
-            return RunConfig(
+            config = RunConfig(
                 recipe=str(tree.get("recipe") or ""),
                 algo=self.algo,
                 formation=self.formation,
@@ -286,6 +308,7 @@ class Schema:
                 formation_config=values.pop(self.formation_block),
                 **values,
             )
+            return stretched(config) if config.stretch_schedules else config
 
     def _instances(self, tree: Tree) -> dict[str, Any]:
         parser = self._parser

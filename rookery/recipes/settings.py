@@ -15,6 +15,7 @@ import gymnasium as gym
 
 from rookery.algos.algorithm import usual_formation
 from rookery.core.errors import UserError, near_names
+from rookery.envs.instances import env_settings
 from rookery.envs.make import EnvConfig, register_callable
 from rookery.formations.settings import formation_block
 from rookery.recipes.catalog import Tree, lay_over, load_config_file, load_recipe, recipe_names
@@ -22,6 +23,9 @@ from rookery.recipes.catalog import resolve as resolve_recipe
 from rookery.recipes.schema import CHOICES, Schema, as_flag, drop_other_blocks
 from rookery.recipes.upgrade import upgraded
 from rookery.runs.config import VERSION, RunConfig
+
+Trainable = str | gym.Env[Any, Any] | Callable[..., Any]
+"""A recipe, an environment's id, ``module:factory``, an environment, its class, or a factory."""
 
 
 def settings_from_flags(what: str | None, flags: Mapping[str, str]) -> RunConfig:
@@ -55,7 +59,7 @@ def _file_tree(file: str | None) -> Tree:
     return upgraded(load_config_file(Path(file)), f"--config {file}") if file is not None else {}
 
 
-def settings_from_python(what: str | Callable[..., Any], given: Mapping[str, Any]) -> RunConfig:
+def settings_from_python(what: Trainable, given: Mapping[str, Any]) -> RunConfig:
     """The configuration of ``rookery.train(what, **given)``: short flags or whole sections."""
     tree, schema = _base(_named_tree(what), {}, given, "")
     return schema.build(_with_arguments(schema, tree, given))
@@ -96,10 +100,13 @@ def config_from_tree(tree: Tree, where: str = "config.yaml") -> RunConfig:
     return schema.build(tree)
 
 
-def _named_tree(what: str | Callable[..., Any] | None) -> Tree:
+def _named_tree(what: Trainable | None) -> Tree:
     """The settings that a recipe, an environment or a callable stands for."""
     if what is None:
         return {}
+    if isinstance(what, gym.Env | gym.vector.VectorEnv):
+        env = env_settings(what)
+        return {"env": env, "name": env["id"].rpartition("/")[2].rpartition(":")[2]}
     if callable(what):
         name = getattr(what, "__name__", type(what).__name__)
         return {"env": {"id": register_callable(what)}, "name": name}
@@ -149,7 +156,9 @@ def _with_flags(schema: Schema, tree: Tree, flags: Mapping[str, str]) -> Tree:
         path = _not_a_recipe(schema.path_of(flag))
         if path is None:
             raise UserError(f"unknown flag {as_flag(flag)}{schema.hint(flag, as_flag)}")
-        if path not in CHOICES:
+        if path in schema.blocks:
+            tree = lay_over(tree, _put({}, path, schema.block_value(path, text)))
+        elif path not in CHOICES:
             tree = _put(tree, path, schema.value(path, text))
     return tree
 

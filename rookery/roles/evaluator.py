@@ -23,7 +23,7 @@ from rookery.core.seeding import seed_of, stream
 from rookery.core.spec import Array, Arrays, ArraySpec
 from rookery.core.tensors import as_tensor
 from rookery.envs.episodes import EpisodeEnvs
-from rookery.envs.make import EnvConfig
+from rookery.envs.make import EnvConfig, has_time_limit
 from rookery.nets.policy import Policy
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 
 Score = Literal["return", "length"]
+
+LONGEST = 10_000
+"""Steps after which an episode is cut in evaluation if neither the environment nor the user sets a
+limit: a policy that stands still would be played for ever."""
 
 BLOCK = 32
 """Policies see a multiple of this many rows. Matrix products of few rows round otherwise than those
@@ -54,7 +58,10 @@ class EvalConfig:
     score: Score = "return"
     """What stop_at and the best checkpoint go by: the raw return, or the episode's length."""
     max_steps: int | None = None
-    """Cut episodes after this many steps; null plays them to their end."""
+    """Cut episodes after this many steps; 0: never; null: after 10,000 where the environment sets
+    no limit itself."""
+    after_limit: bool = False
+    """Evaluate also when the time limit has ended the run, which then takes longer than that."""
     num_envs: int = 32
     """Episodes played side by side."""
 
@@ -65,8 +72,8 @@ class EvalConfig:
             raise UserError("eval.episodes must not be negative, eval.num_envs at least 1")
         if self.first_episodes < 0:
             raise UserError(f"eval.first_episodes: must not be negative, got {self.first_episodes}")
-        if self.max_steps is not None and self.max_steps < 1:
-            raise UserError("eval.max_steps: must be at least 1, or null")
+        if self.max_steps is not None and self.max_steps < 0:
+            raise UserError("eval.max_steps: must be at least 1; 0 or null for none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,8 @@ class Evaluation:
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
+    cut: int = 0
+    """Episodes ended after :data:`LONGEST` steps, for want of a limit."""
 
     def mean(self, score: Score) -> float:
         """The mean return or length."""
@@ -82,7 +91,9 @@ class Evaluation:
 
     def and_then(self, later: Evaluation) -> Evaluation:
         """With the episodes of ``later`` after these."""
-        return Evaluation(self.returns + later.returns, self.lengths + later.lengths)
+        return Evaluation(
+            self.returns + later.returns, self.lengths + later.lengths, self.cut + later.cut
+        )
 
     def summary(self) -> dict[str, Any]:
         """The JSON of ``rookery eval``: mean, deviation and 95 % interval of the mean."""
@@ -139,7 +150,7 @@ class Evaluator(BaseRole):
         result = evaluate_config(self.config, self.policy, self.should_stop)
         if result is not None:
             self.requests.answer(
-                count=np.array([len(result.returns)]),
+                count=np.array([len(result.returns), result.cut]),
                 returns=np.array(result.returns),
                 lengths=np.array(result.lengths),
             )
@@ -153,7 +164,7 @@ class Evaluator(BaseRole):
 def answer_spec(episodes: int) -> dict[str, ArraySpec]:
     """What an evaluation of ``episodes`` answers."""
     return {
-        "count": ArraySpec((1,), np.dtype(np.int64)),
+        "count": ArraySpec((2,), np.dtype(np.int64)),
         "returns": ArraySpec((episodes,), np.dtype(np.float64)),
         "lengths": ArraySpec((episodes,), np.dtype(np.int64)),
     }
@@ -161,9 +172,18 @@ def answer_spec(episodes: int) -> dict[str, ArraySpec]:
 
 def read_answer(values: Arrays) -> Evaluation:
     """The evaluation in an answer."""
-    count = int(values["count"][0])
+    count, cut = map(int, values["count"])
     returns, lengths = values["returns"][:count], values["lengths"][:count]
-    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()))
+    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), cut)
+
+
+def note_on_cuts(evaluation: Evaluation, flag: str) -> str:
+    """What to say of episodes that nobody asked to be cut."""
+    count = len(evaluation.returns)
+    return (
+        f"{evaluation.cut} of {count} episodes were ended after {LONGEST:,} steps, because the "
+        f"environment sets no time limit; {flag} N sets another, 0 none"
+    )
 
 
 def mean_and_interval(scores: Sequence[float]) -> tuple[float, float, list[float] | None]:
@@ -214,14 +234,20 @@ def evaluate(
     max_steps: int | None,
     num_envs: int,
     should_stop: Callable[[], bool] = lambda: False,
+    on_episodes: Callable[[int], Any] = lambda num_over: None,
 ) -> Evaluation:
-    """Play ``episodes`` whole episodes; episode ``i`` has its own seed for world and policy."""
+    """Play ``episodes`` whole episodes; episode ``i`` has its own seed for world and policy.
+
+    ``max_steps``: None cuts those after :data:`LONGEST` that have no limit of their own; 0 none.
+    ``on_episodes`` is told, whenever some have ended, how many have.
+    """
+    unlimited = max_steps is None and not has_time_limit(env)
     numbers = range(first_episode, first_episode + episodes)
     envs = EpisodeEnvs(
         env,
         seeds=[seed_of(seed, "evaluation", i) for i in numbers],
         num_envs=min(num_envs, episodes),
-        max_steps=max_steps,
+        max_steps=LONGEST if unlimited else max_steps or None,
     )
     rngs = [stream(seed, "evaluation-policy", i) for i in numbers]
     lanes, device = envs.num_envs, policy.device
@@ -236,10 +262,13 @@ def evaluate(
                 noise = None if deterministic else _PerEpisode(rngs, envs.episode, len(rows))
                 out, state = policy.step(seen, state, reset, noise)
                 action = out.action[:lanes].cpu().numpy()
+                before = envs.num_over
                 obs = envs.step(to_env_units(policy.signature.action, action))
+                if envs.num_over > before:
+                    on_episodes(envs.num_over)
     finally:
         envs.close()
-    return Evaluation(tuple(envs.returns), tuple(envs.lengths))
+    return Evaluation(tuple(envs.returns), tuple(envs.lengths), envs.num_cut if unlimited else 0)
 
 
 class _PerEpisode:

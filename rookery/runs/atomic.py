@@ -43,8 +43,8 @@ def writing(path: Path, flag: str = "--run") -> Iterator[None]:
 def _explain(path: Path, error: OSError, flag: str) -> str:
     if error.errno in _FULL:
         what = "quota is used up" if error.errno == errno.EDQUOT else "disk is full"
-        then = "then `rookery resume`" if flag == "--run" else "and try again"
-        return f"cannot write {path}: the {what}; free some space there, {then}"
+        then = "" if flag == "--run" else ", and try again"
+        return f"cannot write {path}: the {what}; free some space there{then}"
     if error.errno in _FORBIDDEN:
         why = error.strerror or "permission denied"
         return f"cannot write {path}: {why}; make it writable or choose another {flag}"

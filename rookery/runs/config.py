@@ -47,6 +47,8 @@ class CheckpointConfig:
 
     every_steps: int = 100_000
     """A checkpoint each this many steps (and at every evaluation, and at the end)."""
+    every_secs: float | None = 60.0
+    """And after this long at the latest, so that no more is ever lost; null: only by steps."""
     keep: int = 3
     """The newest this many are kept, and the best."""
     history: int = 24
@@ -56,6 +58,8 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         for name in ("every_steps", "keep"):
             _at_least_one(f"checkpoint.{name}", getattr(self, name))
+        if self.every_secs is not None and self.every_secs <= 0:
+            raise UserError(f"checkpoint.every_secs: must be positive, got {self.every_secs:g}")
         if self.history < 0 or self.history == 1:
             raise UserError(f"checkpoint.history: must be 0 or at least 2, got {self.history}")
 
@@ -102,6 +106,7 @@ class RunConfig:
     total_steps: int = 1_000_000
     time_limit_secs: float | None = None
     stop_at: float | None = None
+    stretch_schedules: bool = False
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     algo_config: AlgorithmConfig = field(default_factory=PPOConfig)
     formation_config: FormationConfig = field(

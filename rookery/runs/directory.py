@@ -28,6 +28,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -40,7 +41,8 @@ from rookery.runs.find import is_run, no_such_run, runs_inside
 
 _log = logging.getLogger(__name__)
 
-RunState = Literal["running", "finished", "solved", "interrupted", "failed"]
+RunState = Literal["running", "finished", "solved", "stopped", "interrupted", "failed"]
+"""``finished``: all steps or the time limit; ``stopped``: a callback asked for it."""
 
 _GIT_TIMEOUT_SECS = 3.0
 _PACKAGES = ("torch", "numpy", "gymnasium")
@@ -177,6 +179,22 @@ class RunDirectory:
         """Write ``logs/ranks.txt``: which process of an MPI job was which rank."""
         self.logs.mkdir(parents=True, exist_ok=True)
         self._write(self.logs / "ranks.txt", "\n".join(lines) + "\n")
+
+    def how_to_go_on(self) -> str:
+        """The command that goes on with this run, which has ended before its time."""
+        saved = CheckpointStore(self.checkpoints).steps_available()
+        if saved:
+            command = f"`rookery resume {shlex.quote(str(self.path))}`"
+            return f"{command} goes on from its checkpoint at step {saved[-1]:,}"
+        command = f"`rookery train --config {shlex.quote(str(self.config_path))}`"
+        return f"it has no checkpoint yet: {command} begins it again"
+
+    def write_failure(self, error: BaseException, who: str = "failure") -> Path:
+        """Write the whole traceback of ``error`` to ``logs/WHO.log``; where that is."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        path = self.logs / f"{who}.log"
+        self._write(path, "".join(traceback.format_exception(error)))
+        return path
 
     def write_config(self, text: str) -> None:
         """Write ``config.yaml``."""

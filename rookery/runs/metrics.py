@@ -132,6 +132,10 @@ def read_metrics(path: Path) -> list[Record]:
     return records
 
 
+_PLACES = ("steps", "updates", "wall_secs", "eval/steps")
+"""Where a record stands in its run: TensorBoard has axes for that, and no need of curves."""
+
+
 class TensorBoardSink:
     """Scalars by name at their ``steps`` in a new event file in ``directory``.
 
@@ -164,9 +168,15 @@ class TensorBoardSink:
         summary = self._summary()
         for key, value in record.items():
             number = scalar(key, value)
-            if key != "steps" and isinstance(number, int | float):
+            if key not in _PLACES and isinstance(number, int | float):
                 summary.value.add(tag=key, simple_value=float(number))
         self._put(summary=summary, step=int(record["steps"]))
+
+    def write_text(self, tag: str, text: str) -> None:
+        """Show ``text`` on TensorBoard's page of texts."""
+        from tensorboard.plugins.text.summary_v2 import text_pb
+
+        self._put(summary=text_pb(tag, text), step=0)
 
     def flush(self) -> None:
         """Nothing waits: every record was handed to the system by ``write``."""
@@ -246,7 +256,7 @@ def load_sink(spec: str, run: RunDirectory, *, purge_step: int | None = None) ->
     """The sink called ``spec`` for ``run``: a built-in name, or ``module:Class`` of your own."""
     builtin: dict[str, Callable[[], MetricSink]] = {
         "jsonl": lambda: JsonlSink(run.metrics_path),
-        "tensorboard": lambda: TensorBoardSink(run.tensorboard_dir, purge_step),
+        "tensorboard": lambda: _tensorboard(run, purge_step),
     }
     check_sink_name(spec)
     check_sink_there(spec)
@@ -258,6 +268,15 @@ def load_sink(spec: str, run: RunDirectory, *, purge_step: int | None = None) ->
         return Courier(spec, run)
     module_name, _, class_name = spec.partition(":")
     return _own_sink(spec, module_name, class_name, run)
+
+
+def _tensorboard(run: RunDirectory, purge_step: int | None) -> TensorBoardSink:
+    """TensorBoard's sink, which has the run's settings as a text."""
+    sink = TensorBoardSink(run.tensorboard_dir, purge_step)
+    if purge_step is None and run.config_path.exists():
+        lines = run.config_path.read_text("utf-8").splitlines()
+        sink.write_text("config", "\n".join(f"    {line}" for line in lines))
+    return sink
 
 
 def _own_sink(spec: str, module_name: str, class_name: str, run: RunDirectory) -> MetricSink:

@@ -104,6 +104,10 @@ class Picture:
     marked: bool = False
     """Whether the lines' own points are marked: there are few."""
 
+    def _repr_png_(self) -> bytes:
+        """How a notebook shows it."""
+        return rendered(self, "png")
+
 
 def save(picture: Picture, path: Path) -> None:
     """Draw ``picture`` into the file ``path``; one of SUFFIXES says what kind it is."""

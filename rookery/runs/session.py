@@ -66,6 +66,8 @@ class Callbacks:
     """After each evaluation."""
     on_record: list[Callable[[Record], Any]] = field(default_factory=list)
     """Each record as it is written; for displays."""
+    on_stage: Callable[[str], Any] | None = None
+    """What the run does besides training, in a few words; for displays."""
 
 
 class Session:
@@ -92,11 +94,13 @@ class Session:
         self.outcome: Outcome | None = None
         self.steps = 0
         self._learned_at = 0  # steps at the last update
+        self._told: Record = {}  # what the last update told
         self.updates = 0
         self.wall_before = 0.0
         self.started = time.monotonic()
         self.pending: list[int] = []
         self.saved_at = -1
+        self._saved_moment = self.started
         self.evaluated_at = 0
         self.unconfirmed_at = 0
         self.reached_at: dict[str, float] | None = None
@@ -153,6 +157,7 @@ class Session:
         """Note an update; log, save and ask for evaluations where due; see whether it is over."""
         before, self.steps, self.updates = self.steps, update.steps, update.updates
         learned_before, self._learned_at = self._learned_at, update.steps
+        self._told = update.metrics
         self.window.add(update.returns, update.lengths, update.info)
         self._call_back(update)
         self._note(parts)
@@ -162,7 +167,7 @@ class Session:
             self._look_inside()
         if self._wants_evaluation(learned_before):
             self._save(parts, evaluate=True)
-        elif _crossed(learned_before, self.steps, config.checkpoint.every_steps):
+        elif self._overdue() or _crossed(learned_before, self.steps, config.checkpoint.every_steps):
             self._save(parts)
         self._see_whether_over()
 
@@ -233,8 +238,27 @@ class Session:
             self.stop("solved", f"training score reached {config.stop_at}")
         elif self.steps >= config.total_steps:
             self.stop("finished", f"{config.total_steps} steps reached")
-        elif config.time_limit_secs is not None and self.wall_secs >= config.time_limit_secs:
+        elif self._time_is_up():
             self.stop("finished", f"time limit of {config.time_limit_secs:g} s reached")
+
+    def _time_is_up(self) -> bool:
+        limit = self.config.time_limit_secs
+        return limit is not None and self.wall_secs >= limit
+
+    def no_time_to_evaluate(self) -> bool:
+        """Whether the time limit, which is one of the command, has passed."""
+        return self._time_is_up() and not self.config.eval.after_limit
+
+    def awaits_scores(self) -> bool:
+        """Whether the run, which is over, still waits for evaluations of what was saved."""
+        if self.outcome is None or self.outcome.state in ("interrupted", "solved"):
+            return False
+        return bool(self.pending) and not self.no_time_to_evaluate()
+
+    def tell_stage(self, text: str) -> None:
+        """Say what is done now that is no training."""
+        if self.callbacks.on_stage is not None:
+            self.callbacks.on_stage(text)
 
     def stop(self, state: OutcomeState, reason: str) -> None:
         """End the session. The first reason given stays, unless the last evaluation comes after it:
@@ -295,7 +319,12 @@ class Session:
             self._inside.flush()
         beside = self._beside() if self._beside is not None else {}
         self.store.save(self.steps, parts() | beside | {"session": self._state()})
-        self.saved_at = self.steps
+        self.saved_at, self._saved_moment = self.steps, time.monotonic()
+
+    def _overdue(self) -> bool:
+        """Whether too much would be lost if this process ended now."""
+        every = self.config.checkpoint.every_secs
+        return every is not None and time.monotonic() - self._saved_moment >= every
 
     def _await_evaluation(self) -> None:
         if self.steps not in self.pending:
@@ -303,11 +332,14 @@ class Session:
             self.store.protect(self.steps)
 
     def finish(self, parts: Parts) -> None:
-        """The last checkpoint, to be evaluated if it was not yet."""
+        """The last record and the last checkpoint, to be evaluated if it was not yet."""
+        if self.steps > self._last_log[0]:
+            self.write(self._told)
         self._note(parts, end=True)
         wanted = (
             self.config.eval.episodes > 0
             and self._finished_normally()
+            and not self.no_time_to_evaluate()
             and self.steps not in (self.evaluated_at, *self.pending)
         )
         if self.saved_at != self.steps:

@@ -16,6 +16,9 @@ from rookery.zoo.catalog import PREFIX, find_bundle
 
 _LOG = logging.getLogger(__name__)
 
+WEIGHTS = "weights.safetensors"
+"""Of the files of a checkpoint, the one with the policy's weights."""
+
 
 def best_or_latest(path: Path, parts: Iterable[str] | None = None) -> Checkpoint:
     """The checkpoint a user means by RUN alone: itself, or the best of a run, else its latest."""
@@ -38,6 +41,10 @@ def starting_weights(path: Path) -> Checkpoint:
     if not os.path.isfile(path):
         return best_or_latest(path, ["weights"])
     if (path.parent / MANIFEST).is_file():
+        if path.name != WEIGHTS:
+            raise UserError(
+                f"--init-from {path}: it holds no weights; give the checkpoint, {path.parent}"
+            )
         return load_checkpoint(path.parent, None, ["weights"])
     try:
         arrays = read_safetensors(path)

@@ -20,7 +20,7 @@ from rookery.recipes.settings import settings_from_flags
 from tests.docs.pages import A_RUN, FENCE, PAGES, ROOT, SHELL, Block, blocks, write_files
 
 SWITCHES = {
-    "train": {"quiet", "plain", "print_config"},
+    "train": {"quiet", "plain", "print_config", "help_all"},
     "plan": {"mermaid"},
     "autotune": {"json", "force"},
 }

@@ -42,7 +42,7 @@ def test_a_killed_worker_takes_all_back_to_the_last_checkpoint(run: Path, name: 
     code, errors = finish(process)
     assert code == 0, errors
     assert f"{name}: killed by SIGKILL" in errors
-    assert "goes back to the last checkpoint" in errors
+    assert "goes back to the checkpoint at step " in errors
     steps = [record["steps"] for record in read_metrics(run / "metrics.jsonl")]
     assert steps == sorted(set(steps)), "nothing is told twice"
     assert load_checkpoint(run, "latest").steps >= 4000

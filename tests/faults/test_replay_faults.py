@@ -143,7 +143,7 @@ def test_a_killed_learner_takes_the_fleet_back_to_the_checkpoint(
     p.kill(p.members(run)[killed])
     code, errors = finish(process)
     assert code == 0, errors
-    assert "the fleet goes back to the last checkpoint" in errors
+    assert "the fleet goes back to the checkpoint at step " in errors
     assert "going on from step" in (run / "logs" / "learner-0.log").read_text()
     assert "from its snapshot at step" in (run / "logs" / "replay-0.log").read_text()
 

@@ -9,7 +9,6 @@ import pytest
 import rookery
 from rookery.algos.impala import IMPALAConfig
 from rookery.cli.main import main
-from rookery.cli.progress import Lines
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish
 from rookery.envs.make import EnvConfig
@@ -19,6 +18,7 @@ from rookery.programs.validate import validate
 from rookery.recipes.settings import settings_from_flags
 from rookery.runs.bottleneck import bottleneck
 from rookery.runs.config import RunConfig
+from rookery.runs.lines import Lines
 from rookery.runs.metrics import read_metrics
 from rookery.runs.session import Outcome
 from rookery.training import Run

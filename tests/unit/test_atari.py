@@ -17,7 +17,7 @@ from ale_py import roms
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
 
 import rookery
-from rookery.cli.explain import settings_help
+from rookery.cli.explain import all_settings_help
 from rookery.core.errors import EnvironmentFault, UserError
 from rookery.core.seeding import seed_of
 from rookery.core.spec import Array
@@ -497,7 +497,7 @@ def test_wrong_keys_are_refused() -> None:
 
 def test_help_explains_them() -> None:
     config = settings_from_flags("ALE/Pong-v5", {"env.atari.stack": "2"})
-    text = settings_help(config, "ALE/Pong-v5", prog="rookery train")
+    text = all_settings_help(config, "ALE/Pong-v5", prog="rookery train")
     assert "\nenv.atari: How Atari games" in text
     assert "--env.atari.stack 2\n      Frames in one observation" in text
 

@@ -19,6 +19,7 @@ from rookery.runs import directory
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.directory import RunDirectory
 from rookery.runs.find import load_checkpoint
+from tests import toy_envs
 
 TINY = [
     *("--steps", "300", "--envs", "4", "--ppo.rollout_steps", "16"),
@@ -119,6 +120,11 @@ def test_another_seed_is_another_run(cli: Cli, trained: Path, tmp_path: Path) ->
     assert (tmp_path / "other" / file).read_bytes() != (trained / file).read_bytes()
 
 
+def test_the_next_command_can_be_pasted(cli: Cli) -> None:
+    said = cli("train", "cartpole", *TINY, "--run", "a run's").err
+    assert said.splitlines()[-1] == """rookery eval 'a run'"'"'s'"""
+
+
 @pytest.mark.slow
 def test_quiet_prints_nothing(cli: Cli) -> None:
     assert cli("train", "cartpole", *TINY, "--quiet") == Result(0, "", "")
@@ -126,7 +132,8 @@ def test_quiet_prints_nothing(cli: Cli) -> None:
 
 def test_help_and_print_config_start_nothing(cli: Cli, tmp_path: Path) -> None:
     assert "usage: rookery train RECIPE" in cli("train", "--help").out
-    assert "--ppo.gamma 0.5" in cli("train", "cartpole", "--gamma", "0.5", "--help").out
+    assert "--gamma 0.5" in cli("train", "cartpole", "--gamma", "0.5", "--help").out
+    assert "--ppo.gamma 0.5" in cli("train", "cartpole", "--gamma", "0.5", "--help-all").out
     shown = cli("train", "cartpole", "--gamma", "0.5", "--print_config")
     assert yaml.safe_load(shown.out)["ppo"]["gamma"] == 0.5
     assert shown.err == ""
@@ -190,13 +197,30 @@ def test_a_used_or_unwritable_run_directory(cli: Cli, run_copy: Path, tmp_path: 
     assert "choose another --run" in cli("train", "cartpole", "--run", "/proc/no/where").line
 
 
-def test_an_environment_that_raises_stops_the_run_with_one_line(cli: Cli, tmp_path: Path) -> None:
-    done = cli(
-        "train", "tests.toy_envs:FaultyEnv", *TINY, "--env.kwargs", "{fault: raise}", "--run", "r"
-    )
+@pytest.mark.parametrize(
+    "how",
+    [
+        (),
+        ("--env.backend", "process"),
+        pytest.param(("--engine", "local"), marks=pytest.mark.slow),
+        pytest.param(("--threads", "--actors", "2"), marks=pytest.mark.slow),
+    ],
+    ids=["inline", "worker processes", "local", "threads"],
+)
+def test_an_environment_that_raises_is_named_with_its_line_and_a_log(
+    cli: Cli, tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    words = ("train", "tests.toy_envs:FaultyEnv", "--env.kwargs", "{fault: raise}", "--run", "r")
+    done = cli(*words, *TINY, *how)
     assert done.code == 3
     said = done.err.splitlines()[-1]
-    assert "raised ValueError: the wheels came off in step" in said
+    assert "raised ValueError: the wheels came off in step at " in said
+    source = Path(str(toy_envs.__file__))
+    line = int(said.split(f"{source}:")[1].split(";")[0])
+    assert source.read_text().splitlines()[line - 1].lstrip().startswith("raise ValueError(")
+    log = tmp_path / said.rpartition("(log: ")[2].removesuffix(")")
+    assert "Traceback (most recent call last)" in log.read_text()
+    assert f'toy_envs.py", line {line}, in _act_up' in log.read_text()
     assert status_of(tmp_path / "r")["state"] == "failed"
 
 
@@ -459,7 +483,7 @@ BAD_EVAL = {
     "copy --episodes 0": "--episodes: must be at least 1, got 0",
     "copy --episodes x": "invalid int value: 'x'",
     "copy --seed -1": "--seed: must be at least 0, got -1",
-    "copy --max-steps 0": "--max-steps: must be at least 1, got 0",
+    "copy --max-steps -1": "--max-steps: must be at least 1, or 0 for none, got -1",
     "copy --episode 3": "did you mean '--episodes'",
 }
 

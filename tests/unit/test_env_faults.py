@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+import rookery
 from rookery.core.errors import EnvironmentFault
-from rookery.envs import serial
+from rookery.envs import serial, timeout
 from rookery.envs.make import EnvConfig, make_env, make_vector
 from rookery.envs.native import NativeVector
 from rookery.envs.process import ProcessVector, WorkerTracebackError
@@ -64,8 +65,8 @@ MASKED = {"action_mask_key": "mask"}
 @pytest.mark.parametrize(
     ("fault", "settings", "message"),
     [
-        ("raise", {}, f"{RAISED} ValueError: the wheels came off in step; fix the environment or "
-         "set env.on_env_error=restart"),
+        ("raise", {}, f"{RAISED} ValueError: the wheels came off in step at tests/toy_envs.py:"),
+        ("raise", {}, "; fix the environment or set env.on_env_error=restart"),
         ("shape", {}, f"{WRONG} 'obs' should have shape (2,), its shape is (3,); fix"),
         ("scalar", {}, f"{WRONG} 'obs' should have shape (2,), its shape is (); fix"),
         ("dtype", {}, f"{WRONG} 'obs' should be float32, it is <U1; fix"),
@@ -184,24 +185,79 @@ def test_timers_of_others_go_on_afterwards() -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_deadlines_of_other_threads_do_nothing() -> None:
+def in_thread(call: Callable[[], None]) -> list[str]:
+    """What became of ``call`` in a thread of its own."""
     outcome: list[str] = []
 
-    def other() -> None:
-        with Deadline(0.01):
-            time.sleep(0.05)
-        outcome.append("done")
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            outcome.append(type(error).__name__)
+        else:
+            outcome.append("done")
 
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    return outcome
+
+
+def test_deadlines_of_other_threads_are_watched() -> None:
+    def busy() -> None:
+        with Deadline(0.3):
+            while True:
+                time.sleep(0.001)
+
+    def quick() -> None:
+        for _ in range(100):
+            with Deadline(0.3):
+                time.sleep(0.004)
+        time.sleep(0.5)  # of which nobody is told
+
+    assert in_thread(busy) == ["TimeUp"]
+    assert in_thread(quick) == ["done"]
+
+
+def test_a_thread_that_does_not_leave_c_code_is_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeout, "CONFIRM_SECS", 0.3)
+
+    def asleep() -> None:
+        with Deadline(0.2):
+            time.sleep(1.5)
+
+    assert in_thread(asleep) == ["TimeUp"]
+    assert "train in the main thread, or under engine local" in caplog.text
+
+
+def test_threads_do_not_disturb_the_main_one() -> None:
     def main_thread() -> None:
         with Deadline(0.2):
-            thread = threading.Thread(target=other)
-            thread.start()
-            thread.join()
+            assert in_thread(lambda: time.sleep(0.01)) == ["done"]
             time.sleep(5)
 
     with pytest.raises(TimeUp):
         main_thread()
-    assert outcome == ["done"]
+
+
+def test_a_hanging_environment_stops_a_run_in_a_thread(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def train() -> None:
+        try:
+            rookery.train(
+                FAULTY,
+                run=tmp_path / "run",
+                envs=1,
+                env={"kwargs": {"fault": "spin"}, "step_timeout_secs": 0.3},
+            )
+        except rookery.EnvironmentFault as error:
+            said.append(str(error))
+
+    assert in_thread(train) == ["done"]
+    assert "did not return from step within 0.3 s" in said[0]
 
 
 # Restarting.
@@ -254,8 +310,12 @@ def test_one_that_fails_again_and_again_stops_the_run() -> None:
     for _ in range(2 * serial.MAX_RESTARTS):
         envs.step(ACTIONS[:1])
     envs.step(ACTIONS[:1])
-    with pytest.raises(EnvironmentFault, match="the wheels came off"):
+    with pytest.raises(EnvironmentFault) as fault:
         envs.step(ACTIONS[:1])
+    said = str(fault.value)
+    assert "the wheels came off" in said
+    assert said.endswith("fix the environment; 5 restarts in 300 s are the limit")
+    assert isinstance(fault.value.__cause__, ValueError)
 
 
 # Native vectors.
@@ -273,7 +333,7 @@ def native(fault: str, mode: AutoresetMode, **settings: Any) -> NativeVector:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("raise", "(native vector of 2) raised ValueError: the wheels came off in step; fix"),
+        ("raise", "(native vector of 2) raised ValueError: the wheels came off in step at "),
         ("nan", "(index 1) returned a wrong value from step: 'obs' holds NaN"),
         ("inf_reward", "(index 1) returned a wrong value from step: the reward is inf"),
         ("no_mask", "has no action mask 'mask'"),
@@ -362,6 +422,15 @@ def test_faults_of_workers_reach_the_user_and_stop_the_others(fault: str, messag
         assert isinstance(error.__cause__, WorkerTracebackError)
         assert "the wheels" in str(error.__cause__)
     assert not any(is_alive(pid) for pid in processes)
+
+
+@pytest.mark.slow
+def test_workers_that_fail_together_print_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    """Whoever is second finds nobody to tell."""
+    for _ in range(4):
+        envs = workers("raise")
+        assert "the wheels came off" in str(fault_of(envs))
+    assert capfd.readouterr().err == ""
 
 
 def test_a_worker_killed_from_outside() -> None:

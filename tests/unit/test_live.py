@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import rookery
 from rookery.cli.live.cells import ASCII, UNICODE, Glyphs, Line, clock, number, rounded, width_of
 from rookery.cli.live.frame import compose
 from rookery.cli.live.plot import plot
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 TRAIN = ("train", "cartpole", "--run", "run", "--log-every", "500", "--eval.episodes", "4")
 SHORT = (*TRAIN, "--steps", "4000")
-ENDLESS = (*TRAIN, "--steps", "100000000", "--stop-at", "none")
+ENDLESS = (*TRAIN, "--steps", "100000000", "--stop-at", "none", "--lr", "1e-3")
 
 
 def text_of(lines: list[Line]) -> str:
@@ -79,6 +80,17 @@ def test_a_run_on_a_terminal(tmp_path: Path, columns: int, rows: int) -> None:
         assert has_curve(screen)
         assert "lr 0.00" in head
     assert ("╭─" in head) == (columns >= 80)
+
+
+def test_an_evaluation_shows_how_far_it_is(tmp_path: Path) -> None:
+    small = {"steps": 64, "envs": 4, "ppo": {"rollout_steps": 16}, "eval": {"episodes": 0}}
+    rookery.train("CartPole-v1", run=tmp_path / "run", **small)
+    words = ("eval", "run", "--episodes", "40", "--max-steps", "30")
+    with watch(*words, cwd=tmp_path, columns=80, rows=20) as terminal:
+        assert terminal.end() == 0
+    assert re.search(r"\r\d+ of 40 episodes", terminal.raw)
+    assert "of 40 episodes" not in terminal.raw.rpartition("\r\x1b[K")[2], "the line is gone"
+    assert "over 40 episodes" in terminal.raw
 
 
 def test_a_low_terminal_without_colours(tmp_path: Path) -> None:
@@ -359,6 +371,28 @@ def test_all_facts_of_a_run() -> None:
     assert "60,000 / 150,000 steps  40%  1:29 left" in text
     assert "running 1:01" in text
     assert "policy loss" not in text, "it was not a number"
+
+
+def test_what_it_does_besides_training_is_told() -> None:
+    told = story()
+    assert "starting 0:07" in text_of(compose(told, 7.0, 100, 30, UNICODE))
+    assert "a record each 5,000 steps" in text_of(compose(told, 7.0, 100, 30, UNICODE))
+    told.hear(record(60_000), 60.0)
+    assert "running 1:01" in text_of(compose(told, 61.0, 100, 30, UNICODE))
+    told.stage = "final evaluation, 100 episodes"
+    told.hear(evaluation(60_000, 1.0), 60.0)
+    text = text_of(compose(told, 61.0, 100, 30, UNICODE))
+    assert "final evaluation, 100 episodes 1:01" in text
+    told.end("finished", steps=60_000, secs=61.0, restarts=0)
+    assert "finished 1:01" in text_of(compose(told, 61.0, 100, 30, UNICODE))
+
+
+def test_steps_that_were_not_made_are_not_counted_as_done() -> None:
+    told = story(time_limit="20")
+    told.hear(record(30_000), 10.0)
+    assert told.share(10.0) > 0.9, "most of the time is over"
+    told.end("finished", steps=30_000, secs=20.5, restarts=0)
+    assert "30,000 / 150,000 steps  20%" in text_of(compose(told, 20.0, 100, 30, UNICODE))
 
 
 def test_time_left_is_by_steps_or_by_the_time_limit() -> None:

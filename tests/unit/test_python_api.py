@@ -19,7 +19,9 @@ from rookery.envs.spaces import action_leaf, obs_leaves
 from rookery.nets.actor_critic import ActorCritic
 from rookery.nets.policy import PolicyConfig
 from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.directory import RunDirectory
 from rookery.runs.metrics import read_metrics
+from rookery.runs.trained import load_config
 from rookery.training import Run, evaluate_run
 from tests.toy_worlds import Assorted, Fenced, Mirror, Recall
 
@@ -69,6 +71,71 @@ def test_the_end_is_evaluated_also_where_a_checkpoint_was_due(tmp_path: Path) ->
     assert CheckpointStore(run.path / "checkpoints").best_score() is not None
 
 
+def test_completion_offers_what_is_imported_late() -> None:
+    program = "import rookery, sys; print(dir(rookery)); assert 'torch' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    for name in ("train", "resume", "load", "Agent", "Run", "UserError"):
+        assert f"'{name}'" in done.stdout
+
+
+def test_a_part_of_a_batch_begins_an_episode(tmp_path: Path) -> None:
+    agent = rookery.load(tiny(tmp_path, Recall, policy={"core": "gru"}).path)
+    obs = np.stack([agent_obs(agent, 1.0), agent_obs(agent, 0.5)])
+    _, state = agent.act(obs)
+    _, both = agent.act(obs, state, deterministic=True)
+    _, fresh = agent.act(obs, deterministic=True)
+    _, mixed = agent.act(obs, state, deterministic=True, reset=[True, False])
+    for name in mixed:
+        assert torch.equal(mixed[name][0], fresh[name][0])
+        assert torch.equal(mixed[name][1], both[name][1])
+    arrays = {name: leaf.numpy() for name, leaf in state.items()}
+    _, again = agent.act(obs, arrays, deterministic=True)
+    assert all(torch.equal(again[name], both[name]) for name in both)
+    with pytest.raises(rookery.UserError, match=r"reset has shape \[3\]; give one truth for each"):
+        agent.act(obs, state, reset=[True, False, True])
+
+
+def agent_obs(agent: rookery.Agent, value: float) -> np.ndarray[Any, Any]:
+    return np.full(agent.signature.obs["obs"].shape, value, np.float32)
+
+
+def test_one_word_for_how_a_run_ended(tmp_path: Path) -> None:
+    def enough(record: dict[str, Any]) -> None:
+        raise rookery.StopRun("enough")
+
+    run = rookery.train("cartpole", run=tmp_path / "run", on_update=enough, **TINY)
+    status = RunDirectory.open(run.path).read_status()
+    assert status is not None
+    assert (status.state, status.reason) == ("stopped", "enough")
+    assert run.finish.outcome.state == "stopped"
+
+
+def test_only_weights_are_taken_for_weights(cartpole: Run, tmp_path: Path) -> None:
+    latest = cartpole.path / "checkpoints" / "latest"
+    tiny(tmp_path / "right", init_from=latest / "weights.safetensors")
+    with pytest.raises(rookery.UserError, match="it holds no weights; give the checkpoint, "):
+        tiny(tmp_path / "wrong", init_from=latest / "optimizer.safetensors")
+
+
+def test_a_run_has_its_agent_metrics_and_curve(cartpole: Run, tmp_path: Path) -> None:
+    assert cartpole.agent.act(np.zeros(4, np.float32))[0] in (0, 1)
+    table = cartpole.metrics()
+    assert table["steps"].max() == cartpole.finish.steps
+    assert "train/grad_norm" in table.columns
+    picture = cartpole.plot(out=tmp_path / "curve.png")
+    assert picture._repr_png_() == (tmp_path / "curve.png").read_bytes()
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    with pytest.raises(rookery.UserError, match="--y: unknown 'no/such'"):
+        cartpole.plot("no/such")
+
+
+def test_without_pandas_metrics_are_records(cartpole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert [record["steps"] for record in cartpole.metrics()][-1] == cartpole.finish.steps
+
+
 def test_a_plain_callable_is_an_environment(tmp_path: Path) -> None:
     def make_world() -> gym.Env[Any, Any]:
         return Recall()
@@ -78,6 +145,40 @@ def test_a_plain_callable_is_an_environment(tmp_path: Path) -> None:
     with pytest.raises(rookery.UserError, match="engine local starts other processes"):
         tiny(tmp_path / "local", make_world, engine="local")
     assert not (tmp_path / "local").exists()
+
+
+def test_an_environment_that_was_made_is_made_again(tmp_path: Path) -> None:
+    env = gym.make("CartPole-v1", max_episode_steps=17, render_mode="rgb_array")
+    run = tiny(tmp_path, env)
+    assert run.evaluate(episodes=2)["length_mean"] <= 17
+    config = load_config(RunDirectory.open(run.path))
+    assert (config.env.id, config.env.max_episode_steps) == ("CartPole-v1", 17)
+    assert config.env.kwargs == {}
+    env.reset()  # it is still the user's
+
+
+def test_a_wrapped_environment_is_made_again_with_its_wrappers(tmp_path: Path) -> None:
+    wrapped = gym.wrappers.RescaleObservation(gym.make("Pendulum-v1"), -1.0, 1.0)
+    assert tiny(tmp_path, wrapped, steps=100).finish.steps >= 100
+    with pytest.raises(rookery.UserError, match="engine local starts other processes"):
+        tiny(tmp_path / "local", wrapped, engine="local")
+
+
+def test_a_class_is_an_environment(tmp_path: Path) -> None:
+    assert tiny(tmp_path, Recall).evaluate(episodes=2)["length_mean"] == 4.0
+
+
+def test_an_environment_that_cannot_be_made_again_is_refused(tmp_path: Path) -> None:
+    class Plain(gym.Wrapper[Any, Any, Any, Any]):
+        pass
+
+    for what, why in (
+        (Recall(), r"Recall was not made by gymnasium.make.*rookery.train\(Recall\)"),
+        (Plain(gym.make("CartPole-v1")), "wrapper Plain of CartPoleEnv does not say how"),
+        (gym.make_vec("CartPole-v1", num_envs=2), "vector of environments; give one of them"),
+    ):
+        with pytest.raises(rookery.UserError, match=why):
+            rookery.train(what, run=tmp_path / "run")
 
 
 def test_a_factory_by_name_with_arguments(tmp_path: Path) -> None:
@@ -108,7 +209,7 @@ def test_an_unguarded_script_works(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import gymnasium as gym, rookery\n"
         "settings = dict(envs=2, ppo={'rollout_steps': 8}, eval={'episodes': 1, 'max_steps': 5})\n"
-        "run = rookery.train('cartpole', run='r', steps=100, **settings)\n"
+        "run = rookery.train('cartpole', run='r', steps=100, quiet=True, **settings)\n"
         "print(run.evaluate(episodes=2, max_steps=5)['episodes'])\n"
         "run = rookery.train(lambda: gym.make('CartPole-v1'), run='q', steps=100, **settings)\n"
         "print(run.path)\n"
@@ -118,7 +219,10 @@ def test_an_unguarded_script_works(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", "q"]
-    assert done.stderr == "", "a library is quiet"
+    said = done.stderr.splitlines()
+    assert said[0] == "run q", "the first was quiet"
+    assert said[-2].startswith("finished: 100 steps reached")
+    assert said[-1] == "rookery eval q"
 
 
 # --- callbacks -------------------------------------------------------------------------------

@@ -12,11 +12,12 @@ import yaml
 from rookery.algos.a2c import A2CConfig
 from rookery.algos.ppo import PPOConfig
 from rookery.cli.arguments import split_words
-from rookery.cli.explain import settings_help
+from rookery.cli.explain import all_settings_help, settings_help
 from rookery.core.errors import UserError
 from rookery.core.schedule import LinearSchedule
-from rookery.recipes import catalog
+from rookery.recipes import catalog, foreign_names
 from rookery.recipes.catalog import load_recipe, recipe_names, resolve, seconds
+from rookery.recipes.foreign_names import own_names
 from rookery.recipes.schema import Schema, describe
 from rookery.recipes.settings import (
     config_from_tree,
@@ -350,15 +351,102 @@ def test_recurrent_policies_are_split_by_environments() -> None:
         settings_from_flags("cartpole", flags)
 
 
+def test_a_block_within_a_block_is_given_as_a_mapping() -> None:
+    flags = {"dqn.epsilon": "{start: 0.5, end: 0.05}"}
+    epsilon = settings_from_flags("dqn-cartpole", flags).to_tree()["dqn"]["epsilon"]
+    before = settings_from_flags("dqn-cartpole", {}).to_tree()["dqn"]["epsilon"]
+    assert epsilon == before | {"start": 0.5, "end": 0.05}
+    for value, said in (
+        ("0.1", "dqn.epsilon: must be a mapping of settings, got 0.1"),
+        ("{begin: 1}", "dqn.epsilon.begin: unknown setting"),
+        ("{start: much}", "dqn.epsilon.start: must be"),
+    ):
+        with pytest.raises(UserError, match=said):
+            settings_from_flags("dqn-cartpole", {"dqn.epsilon": value})
+
+
+FOREIGN = {
+    "cartpole": {
+        "learning_rate": "--lr",
+        "n_steps": "--ppo.rollout_steps",
+        "total_timesteps": "--steps",
+        "ent_coef": "--ppo.entropy_coef",
+        "clip_range": "--ppo.clip",
+        "n_epochs": "--ppo.num_epochs",
+        "update_epochs": "--ppo.num_epochs",
+        "batch_size": "--ppo.num_minibatches",
+        "num_env_runners": "--actors",
+        "num_sgd_iter": "--ppo.num_epochs",
+        "replays-in-batch": "--ppo.rollouts_per_update",
+        "tau": "--ppo.gae_lambda",
+        "gpu-ids": "--device",
+        "logdir": "--run",
+    },
+    "dqn-cartpole": {
+        "buffer_size": "--dqn.capacity_steps",
+        "batch_size": "--dqn.batch_size",
+        "tau": "--dqn.target_tau",
+        "target_update_interval": "--dqn.target_every",
+        "train_frequency": "--dqn.steps_per_update",
+        "exploration_final_eps": "--dqn.epsilon.end",
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "theirs", "ours"),
+    [(recipe, *pair) for recipe, names in FOREIGN.items() for pair in names.items()],
+)
+def test_names_from_other_libraries_are_known(recipe: str, theirs: str, ours: str) -> None:
+    with pytest.raises(UserError, match=f": it is {ours} here$"):
+        settings_from_flags(recipe, {theirs.replace("-", "_"): "1"})
+
+
+@pytest.mark.parametrize("theirs", foreign_names.KNOWN)
+def test_every_foreign_name_leads_to_a_setting(theirs: str) -> None:
+    """Of one algorithm or the other, and none is a name of our own."""
+    schemas = {"ppo": Schema("ppo", "sync"), "dqn": Schema("dqn", "replay")}
+    found = [
+        name in ("run", "init_from") or schema.path_of(name)
+        for algo, schema in schemas.items()
+        for name in own_names(theirs, algo)
+    ]
+    assert any(found)
+    assert not any(schema.path_of(theirs) for schema in schemas.values())
+
+
+@pytest.mark.parametrize("flag", ["zebra", "rate_of_change", "gradient_penalty"])
+def test_what_is_like_nothing_gets_no_suggestion(flag: str) -> None:
+    with pytest.raises(UserError, match="--help-all` lists all"):
+        settings_from_flags("cartpole", {flag: "1"})
+
+
 # --- help ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["cartpole", "snake", "dqn-cartpole", "pong", "agent57-maze"])
+def test_help_shows_the_thirty_settings_that_matter(what: str) -> None:
+    config = settings_from_flags(what, {"lr": "0.125"})
+    text = settings_help(config, what, prog="rookery train")
+    shown = re.findall(r"^  (--[a-z]\S*) ", text.split("Settings of")[1], re.M)
+    assert 25 <= len(shown) <= 36
+    assert len(set(shown)) == len(shown)
+    assert len(text.splitlines()) <= 110
+    assert "--lr 0.125" in text
+    assert "--help-all" in text.splitlines()[-1]
+    schema = Schema(config.algo, config.formation)
+    assert all(schema.path_of(flag[2:].replace("-", "_")) for flag in shown)
 
 
 def test_help_explains_every_setting_and_shows_its_value() -> None:
     config = settings_from_flags("cartpole", {"gamma": "0.5"})
-    text = settings_help(config, "cartpole", prog="rookery train")
+    text = all_settings_help(config, "cartpole", prog="rookery train")
     schema = Schema("ppo", "sync")
+    assert "atari" not in text
     for path, setting in schema.settings.items():
         assert setting.about, f"{path} has no explanation"
+        if path.startswith("env.atari."):
+            continue
         assert f"--{path} " in text or f"--{path.replace('_', '-')} " in text
     assert "--gamma, --ppo.gamma 0.5" in text
     assert f"--steps, --total-steps {RECIPE['total_steps']}" in text

@@ -64,7 +64,8 @@ class _Picture:
     def _state(self) -> Line:
         state = self.story.state
         style = {"running": "title", "solved": "good", "failed": "alarm"}.get(state, "value")
-        return [(f"{state} ", style), (clock(self.story.elapsed_secs(self.now)), "value")]
+        shown = self.story.stage or state if state == "running" else state
+        return [(f"{shown} ", style), (clock(self.story.elapsed_secs(self.now)), "value")]
 
     def _left(self) -> str:
         if self.story.state != "running":
@@ -111,7 +112,9 @@ class _Picture:
         )
         if lines or story.points:
             return lines
-        return [*[[] for _ in range(height // 2)], [("  no episode has ended yet", "label")]]
+        every = story.config.metrics.every_steps
+        waits = "no episode has ended yet" if story.last else f"a record each {every:,} steps"
+        return [*[[] for _ in range(height // 2)], [(f"  {waits}", "label")]]
 
     # ---- the box -----------------------------------------------------------------------------
 

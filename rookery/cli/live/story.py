@@ -48,6 +48,8 @@ class Story:
         self.begun_steps, self.begun_secs = steps, secs
         self.steps, self.secs, self.moment = steps, secs, moment
         self.state = "running"
+        self.stage = "starting"
+        """What it does while it is running and not training."""
         self.restarts = 0
         self.last: Record = {}
         self.points: list[tuple[float, float]] = []
@@ -62,6 +64,8 @@ class Story:
 
     def hear(self, record: Record, moment: float) -> None:
         """Take one record as it is written."""
+        if "eval/steps" not in record:
+            self.stage = ""
         if record["steps"] < self.steps:
             self._rewind(record["steps"])
         self.steps, self.secs, self.moment = record["steps"], record["wall_secs"], moment
@@ -152,10 +156,10 @@ class Story:
         return (last_steps - steps) / (last_secs - secs) if last_secs > secs else None
 
     def share(self, now: float) -> float:
-        """How much of the run is done, by steps or by its time limit."""
+        """How much of the run is done: by steps or, until it has ended, by its time limit."""
         done = self.steps / self.config.total_steps
         limit = self.config.time_limit_secs
-        if limit is not None:
+        if limit is not None and self.state == "running":
             done = max(done, self.elapsed_secs(now) / limit)
         return min(max(done, 0.0), 1.0)
 

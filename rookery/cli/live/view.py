@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Any
 from rookery.cli.live.frame import compose
 from rookery.cli.live.story import Record, Story
 from rookery.cli.live.terminal import Diversion, Screen
-from rookery.cli.progress import Lines, in_foreground
+from rookery.cli.progress import in_foreground
 from rookery.core.errors import UserError
 from rookery.runs.config import RunConfig
+from rookery.runs.lines import Lines
 from rookery.runs.metrics import read_metrics
 
 if TYPE_CHECKING:
@@ -85,6 +86,13 @@ class LiveView:
             self._show = None
         else:
             self._show.start()
+
+    def stage(self, text: str) -> None:
+        """What it does now that is no training."""
+        if self._show is None or self._show.failed:
+            self.lines.stage(text)
+        else:
+            self._show.story.stage = text
 
     def record(self, record: Record) -> None:
         """Hand over a record."""
