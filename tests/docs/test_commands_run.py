@@ -78,7 +78,7 @@ def _is_ppo(words: list[str]) -> bool:
 def smaller(words: list[str]) -> list[str]:
     """A command that does the same with less."""
     command = " ".join(words[:2]) if words[:2] == ["zoo", "add"] else words[0]
-    if {"--help", "-h", "--print_config"} & set(words):
+    if {"--help", "-h", "--help-all", "--print_config"} & set(words):
         return words
     for flag, value in SMALLER.get(command, {}).items():
         if flag.startswith("ppo.") and not _is_ppo(words):
@@ -95,8 +95,9 @@ def smaller(words: list[str]) -> list[str]:
     return words
 
 
-SHOWN_ON = {"local": "docs/formations/", "mpi": "docs/mpi.md", "seeds": "docs/plots.md"}
-"""The pages whose subject it is to train in several processes."""
+SHOWN_ON = {"local": "docs/formations/"}
+"""The pages whose subject it is to train in several processes. Ranks and seeds are started by tests of
+their own (tests/engines/test_mpi.py, test_seeds.py)."""
 
 
 class Thrift:
@@ -110,13 +111,13 @@ class Thrift:
         """Whether this page is the place for it, and no command before has had it."""
         known = (how, *kind) in self._seen
         self._seen.add((how, *kind))
-        return self.page.startswith(SHOWN_ON[how]) and not known
+        return self.page.startswith(SHOWN_ON.get(how, "no page")) and not known
 
     def fewer(self, given: list[str], launcher: str = "") -> tuple[list[str], bool]:
         """The command with as few processes as show what is new; whether ``launcher`` is needed."""
         if given[0] != "train":
             return given, not launcher or self.is_new(launcher, given[0])
-        if {"--help", "--print_config"} & set(given):
+        if {"--help", "--help-all", "--print_config"} & set(given):
             return given, True
         parts = split_words(given[1:], {"quiet", "plain"})
         for flag in ("run", "init_from", "jobs"):
@@ -127,9 +128,7 @@ class Thrift:
             return given, True
         config = settings_from_flags(parts.one_name("train"), parts.flags)
         learners = getattr(config.formation_config, "num_learners", 1)
-        if not launcher and (
-            config.engine == "inline" or self.is_new("local", config.formation, str(learners))
-        ):
+        if not launcher and (config.engine == "inline" or self.is_new("local", config.formation)):
             return given, True
         if learners > 1:
             given = with_flag(given, "learners", "1")

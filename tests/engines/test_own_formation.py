@@ -60,7 +60,7 @@ def test_it_learns_over_mpi(tmp_path: Path) -> None:
         [
             mpiexec,
             "-n",
-            "6",
+            "4",
             sys.executable,
             "-m",
             "rookery",

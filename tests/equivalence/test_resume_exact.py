@@ -161,7 +161,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert sessions[0].data["window"] == sessions[1].data["window"]
 
 
-REPEATS = ("gru, native", "feed-forward, serial", "async, native")
+REPEATS = ("gru, native", "feed-forward, serial", "gru, serial", "async, native", "replay, native")
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_killed_and_resumed_is_never_stopped(case: str, tmp_path: Path) -> None:
         assert last["train/lag_mean"] > 0, "rollouts waited, also over the checkpoint"
 
 
-@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("core", [pytest.param("none", marks=pytest.mark.long), "gru"])
 def test_more_steps_for_a_finished_run_is_a_longer_run(core: str, tmp_path: Path) -> None:
     given = settings(
         policy={"core": core, "core_size": 8}, eval={"episodes": 0, "every_steps": 700}

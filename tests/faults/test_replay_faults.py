@@ -133,7 +133,7 @@ FREE = ("--replay.lockstep", "false")
         (("--learners", "1"), "learner-0"),
         pytest.param(("--learners", "2"), "learner-1", marks=pytest.mark.long),
         pytest.param(("--learners", "2", *FREE), "learner-0", marks=pytest.mark.long),
-        (("--learners", "2", *FREE), "learner-1"),
+        pytest.param(("--learners", "2", *FREE), "learner-1", marks=pytest.mark.long),
     ],
 )
 def test_a_killed_learner_takes_the_fleet_back_to_the_checkpoint(

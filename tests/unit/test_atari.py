@@ -478,7 +478,7 @@ def test_settings_come_from_flags_files_and_python(tmp_path: Path) -> None:
         ({"env.atari.stikcy": "0"}, "unknown flag --env.atari.stikcy.*'--env.atari.sticky'"),
         ({"env.atari.sticky": "much"}, "env.atari.sticky: must be a number or null, got 'much'"),
         ({"env.atari.stack": "0"}, "env.atari.stack is 0"),
-        ({"env.atari": "{stack: 2}"}, "unknown flag --env.atari"),
+        ({"env.atari": "{stacks: 2}"}, "env.atari.stacks: unknown setting"),
     ],
 )
 def test_wrong_flags_are_refused(flags: dict[str, str], message: str) -> None:
