@@ -96,8 +96,8 @@ def smaller(words: list[str]) -> list[str]:
 
 
 SHOWN_ON = {"local": "docs/formations/"}
-"""The pages whose subject it is to train in several processes. Ranks and seeds are started by tests of
-their own (tests/engines/test_mpi.py, test_seeds.py)."""
+"""The pages whose subject it is to train in several processes. Ranks and seeds are started by tests
+of their own (tests/engines/test_mpi.py, test_seeds.py)."""
 
 
 class Thrift:
