@@ -29,7 +29,7 @@ demo: $(STAMP)
 
 # What fails beside others on a busy machine is run once more, alone; its first failure stays on the screen.
 test: $(TEST_STAMP) lint
-	$(BIN)/python -m pytest -m "not long" -n 4 --dist worksteal --durations 25 || { [ $$? = 1 ] && \
+	$(BIN)/python -m pytest -m "not long" -n 3 --dist worksteal --durations 25 || { [ $$? = 1 ] && \
 	  echo "--- once more, alone: what failed above ---" && \
 	  $(BIN)/python -m pytest -m "not long" --last-failed --last-failed-no-failures none; }
 
