@@ -71,6 +71,7 @@ def reference(name: str, core: str) -> Formation:
     return formation
 
 
+@pytest.mark.slow
 @CORES
 @pytest.mark.parametrize("name", ["a2c", "ppo"])
 def test_workers_and_one_process_with_all_their_environments_learn_the_same(

@@ -22,6 +22,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_async_with_one_slot_equals_sync(core: str, tmp_path: Path) -> None:
     policy = {"core": core, "core_size": 8, "hidden": [16], "normalize_obs": True}
@@ -37,6 +38,7 @@ def test_async_with_one_slot_equals_sync(core: str, tmp_path: Path) -> None:
     assert last["train/rho_mean"] == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_where_rollouts_wait_they_are_old_and_the_weights_others(tmp_path: Path) -> None:
     """The gate above would see a difference. In one thread each actor has a turn, then the learner:
     of two rollouts in a round it takes one, until all slots are full."""

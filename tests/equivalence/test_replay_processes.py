@@ -135,6 +135,7 @@ def serve(plan: Plan, arrays: Arrays, pipe: Connection) -> None:
         pipe.send("done")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["inline", "local"])
 @pytest.mark.parametrize("algo", CASES)
 def test_replay_in_another_process_equals_replay_here(algo: str, engine: str) -> None:

@@ -182,6 +182,7 @@ def test_killed_and_resumed_is_never_stopped(case: str, tmp_path: Path) -> None:
         assert last["train/lag_mean"] > 0, "rollouts waited, also over the checkpoint"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("core", [pytest.param("none", marks=pytest.mark.long), "gru"])
 def test_more_steps_for_a_finished_run_is_a_longer_run(core: str, tmp_path: Path) -> None:
     given = settings(
@@ -194,6 +195,7 @@ def test_more_steps_for_a_finished_run_is_a_longer_run(core: str, tmp_path: Path
     assert_same_run(straight.path, halves.path)
 
 
+@pytest.mark.slow
 def test_killed_twice(tmp_path: Path) -> None:
     env, given = CASES["feed-forward, native"]
     straight = rookery.train(env, run=tmp_path / "straight", steps=2000, **given)

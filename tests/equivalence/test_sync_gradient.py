@@ -115,6 +115,7 @@ def one(name: str, core: str) -> Formation:
     return formation
 
 
+@pytest.mark.slow
 @CORES
 @pytest.mark.parametrize("name", list(ALGORITHMS))
 def test_many_actors_and_one_with_all_their_environments_learn_the_same(

@@ -60,6 +60,7 @@ def score(run: Run, episodes: int = 40) -> float:
     return float(run.evaluate(episodes, deterministic=True)["return_mean"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["a2c", "ppo"])
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "multi_binary"])
 def test_every_kind_of_choice_is_learned(kind: str, algo: str, tmp_path: Path) -> None:
@@ -79,6 +80,7 @@ def test_continuous_actions_are_learned(algo: str, changes: dict[str, Any], tmp_
     assert score(run) > 0.8 * toy_worlds.MIRROR_STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
 def test_choices_that_do_not_count_from_zero(kind: str, tmp_path: Path) -> None:
     env = {"kwargs": {"kind": kind, "start": 5}}
@@ -199,6 +201,7 @@ def test_dqn_learns_choices(changes: dict[str, Any], tmp_path: Path) -> None:
     assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS
 
 
+@pytest.mark.slow
 def test_dueling_apex_learns_choices(tmp_path: Path) -> None:
     policy, replay = {"dueling": True}, {"num_actors": 2}
     given: dict[str, Any] = {"policy": policy, "replay": replay, "envs": 16}
@@ -214,6 +217,7 @@ def test_r2d2_recalls_what_was_seen_before(core: str, tmp_path: Path) -> None:
     assert score(run) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("final", "n_step", "value"),
     [
@@ -235,6 +239,7 @@ def test_dqn_takes_a_time_limit_for_no_end(
     assert float(found) == pytest.approx(value, rel=0.12)
 
 
+@pytest.mark.slow
 def test_dqn_never_takes_masked_actions(tmp_path: Path) -> None:
     env = {"action_mask_key": "open"}
     run = learn("Fenced", tmp_path, algo="dqn", steps=6_000, env=env)

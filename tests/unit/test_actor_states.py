@@ -153,6 +153,7 @@ def trained(path: Path, **given: Any) -> Path:
     ).path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [True, False])
 def test_actors_that_begin_new_episodes_keep_their_arms(
     tmp_path: Path,

@@ -26,6 +26,7 @@ def events_of(run: rookery.Run) -> Any:
     return events.Reload()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_graph_and_histograms_are_there_on_request(core: str, tmp_path: Path) -> None:
     run = rookery.train(

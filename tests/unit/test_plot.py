@@ -132,6 +132,7 @@ def test_the_numbers_behind_the_curve_are_those_of_the_records(runs: Path) -> No
     assert [len(played.x) for played in curve.evaluations] == [2, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

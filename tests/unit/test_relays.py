@@ -489,6 +489,7 @@ def fill_batch(server: Any, slot: int, number: int) -> None:
     )
 
 
+@pytest.mark.slow
 @SEEDS
 @pytest.mark.parametrize("remote", [[0], REMOTE, [0, 1, 2]])
 def test_batches_come_once_and_their_priorities_go_back(seed: int, remote: list[int]) -> None:

@@ -52,6 +52,7 @@ class Stage:
         return self.crew.memory("steps")["slot/anew"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rollout_steps", [1, 3])
 @pytest.mark.parametrize("steps_per_update", [1.0, 4.0, 30.0])
 def test_actors_take_turns(rollout_steps: int, steps_per_update: float) -> None:

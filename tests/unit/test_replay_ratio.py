@@ -13,6 +13,7 @@ import rookery
 STEPS, STARTS, ASKED = 1_200, 200, 8.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shape",
     [
@@ -26,6 +27,7 @@ def test_the_ratio_is_the_one_asked_for(shape: dict[str, int], tmp_path: Path) -
     assert updates(tmp_path, **shape) == pytest.approx((STEPS - STARTS) / ASKED, rel=0.1)
 
 
+@pytest.mark.slow
 def test_fewer_steps_than_a_sequence_has_do_not_stop_both_sides(tmp_path: Path) -> None:
     shape = {"length": 40, "overlap": 0, "burn_in": 40}
     found = updates(tmp_path, learning_starts=1, **shape)

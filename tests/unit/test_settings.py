@@ -54,6 +54,7 @@ def test_a_file_alone_is_enough(tmp_path: Path) -> None:
     assert (config.env.id, config.algo) == ("Acrobot-v1", "a2c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_configuration_survives_being_written_down(name: str) -> None:
     config = settings_from_flags(name, {"seed": "3", "tags": "a,b", "time_limit": "2h"})
