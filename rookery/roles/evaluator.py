@@ -73,7 +73,7 @@ class EvalConfig:
         if self.first_episodes < 0:
             raise UserError(f"eval.first_episodes: must not be negative, got {self.first_episodes}")
         if self.max_steps is not None and self.max_steps < 0:
-            raise UserError("eval.max_steps: must be at least 1; 0 or null for none")
+            raise UserError("eval.max_steps: must not be negative; 0 plays episodes to their end")
 
 
 @dataclass(frozen=True, slots=True)

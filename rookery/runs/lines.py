@@ -99,6 +99,11 @@ class NotebookLine(Lines):
 
     width = 0
 
+    def stage(self, text: str) -> None:
+        """In place of a record."""
+        if not self.quiet:
+            self.line(text)
+
     def line(self, text: str) -> None:
         """Write over what stands there."""
         print(f"\r{text:<{self.width}}", end="", file=sys.stderr, flush=True)

@@ -20,6 +20,7 @@ from rookery.nets.actor_critic import ActorCritic
 from rookery.nets.policy import PolicyConfig
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.directory import RunDirectory
+from rookery.runs.lines import NotebookLine
 from rookery.runs.metrics import read_metrics
 from rookery.runs.trained import load_config
 from rookery.training import Run, evaluate_run
@@ -134,6 +135,18 @@ def test_a_run_has_its_agent_metrics_and_curve(cartpole: Run, tmp_path: Path) ->
 def test_without_pandas_metrics_are_records(cartpole: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert [record["steps"] for record in cartpole.metrics()][-1] == cartpole.finish.steps
+
+
+def test_a_notebook_has_one_line_that_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"steps": 10, "wall_secs": 1.0, "time/env_steps_per_s": 10.0}
+    for quiet in (True, False):
+        lines = NotebookLine(quiet=quiet)
+        lines.record(record)
+        lines.stage("final evaluation, 2 episodes")
+        lines.record(record | {"steps": 20})
+        said = capsys.readouterr().err
+        assert said.count("\r") == (0 if quiet else 3)
+        assert "\n" not in said
 
 
 def test_a_plain_callable_is_an_environment(tmp_path: Path) -> None:
