@@ -260,8 +260,20 @@ class DQN:
                 "value_mean": torch.where(mask, value[0], 0.0).sum() / count,
                 "target_mean": torch.where(mask, goal[0], 0.0).sum() / count,
                 "error_mean": error.abs().sum() / count,
+                "reward_peak": self._rewards(batch.reward, batch.extra).abs().amax(),
             }
         return Learned(loss, metrics, sequence_priorities(error, mask, self.config.eta), count)
+
+    def most_value(self, reward: float) -> float:
+        """What rewards of at most ``reward`` can add up to, on the scale that values have."""
+        gamma = self._largest_gamma()
+        if gamma == 1.0:
+            return math.inf
+        most = torch.tensor(reward / (1.0 - gamma))
+        return float(rescale(most) if self.config.rescale else most)
+
+    def _largest_gamma(self) -> float:
+        return self.config.gamma
 
     def moments(self) -> dict[str, RunningMoments]:
         """Running statistics that learners have in common: none beside the policy's."""

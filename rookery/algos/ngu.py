@@ -170,6 +170,9 @@ class NGU(DQN):
             return super()._joined(error, extra)
         return error[0] + self.betas[arm_of(extra)] * error[1]
 
+    def _largest_gamma(self) -> float:
+        return float(self.gammas.max())
+
     def _gamma(self, extra: Tensors) -> Tensor:
         """``[N]`` of the arm of each sequence."""
         return self.gammas[arm_of(extra)]

@@ -26,6 +26,10 @@ class RunFailed(UserError):  # noqa: N818 - says what happened
     exit_code = 4
 
 
+class StateLost(RunFailed):
+    """What a replica held is gone with the one before it; all must go back to a checkpoint."""
+
+
 def near_names(
     name: str,
     known: Iterable[str],

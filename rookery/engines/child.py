@@ -91,12 +91,13 @@ def _become(order: dict[str, Any], control: Control, listener: Listener) -> None
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    from rookery.core.errors import EnvironmentFault, UserError
+    from rookery.core.errors import EnvironmentFault, StateLost, UserError
 
     told = isinstance(error, UserError)
     return {
         "message": str(error) if told else f"{type(error).__name__}: {error}".strip(),
         "environment": isinstance(error, EnvironmentFault),
+        "rewind": isinstance(error, StateLost),
         "exit_code": error.exit_code if isinstance(error, UserError) else None,
     }
 

@@ -239,6 +239,9 @@ class _Driver:
     def _replace_or_fail(self, process: Process, code: int) -> None:
         config = self.config
         log = self.job.run.log_path(process.node.name, process.replica)
+        if process.error is not None and process.error["rewind"]:
+            self._go_back(f"{process.name}: {process.error['message']}")
+            return
         if process.error is not None:
             environment = bool(process.error["environment"])
             if not (environment and config.env.on_env_error == "restart"):
@@ -266,10 +269,7 @@ class _Driver:
             )
         cause = describe_exit(code)
         self._spend("fork server", cause, str(self.job.run.logs))
-        _LOG.warning(
-            "fork server: %s, and every process with it; %s", cause, self._where_to_go_on()
-        )
-        self._relaunch()
+        self._go_back(f"fork server: {cause}, and every process with it")
 
     def _spend(self, name: str, cause: str, log: str) -> None:
         """Count a death, and give up after too many."""
@@ -285,8 +285,7 @@ class _Driver:
     def _replace(self, process: Process, cause: str, log: str) -> None:
         self._spend(process.name, cause, log)
         if process.node.on_death == "rewind":
-            _LOG.warning("%s: %s; %s", process.name, cause, self._where_to_go_on())
-            self._relaunch()
+            self._go_back(f"{process.name}: {cause}")
             return
         _LOG.warning("%s: %s; replaced", process.name, cause)
         self.fleet.tell(self.owner, "restarts", number=self.restarts)
@@ -294,8 +293,9 @@ class _Driver:
         process.life += 1
         self.fleet.launch(process)
 
-    def _relaunch(self) -> None:
+    def _go_back(self, why: str) -> None:
         """Everyone anew, with fresh memory: nothing half-written by the dead is read."""
+        _LOG.warning("%s; %s", why, self._where_to_go_on())
         self.close(gently=False)
         if self.server.code is not None:
             self.server.restart()

@@ -256,6 +256,7 @@ def build_replay_learner(place: Place, algo: DQNConfig, *, save: bool) -> Replay
         snapshots=ports.use("snapshots") if save else None,
         actor_states=ports.serve("actor_state"),
         heartbeat=place.heartbeat,
+        warn=place.warn,
     )
 
 

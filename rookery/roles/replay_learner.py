@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from rookery.params.sharded import ShardedOptimizer, Shards
 from rookery.roles.explorer import carried_over_in
 from rookery.roles.lane import group as saved_under
 from rookery.roles.learner import load_weights, saved_tensors
+from rookery.roles.value_watch import ValueWatch
 from rookery.roles.worker import GO_ON, OVER, WAIT
 from rookery.runs.checkpoint_files import State, episodes_part
 from rookery.runs.tensorfile import SavedArrays
@@ -60,6 +61,7 @@ class ReplayLearner(BaseRole):
         snapshots: Asker | None = None,
         actor_states: ActorStates | None = None,
         heartbeat: Heartbeat | None = None,
+        warn: Callable[[str], None] = _LOG.warning,
     ) -> None:
         """``snapshots`` asks replay to save itself; ``actor_states`` is what checkpoints keep of
         actors."""
@@ -79,6 +81,7 @@ class ReplayLearner(BaseRole):
         self._over = False
         self.info_keys = info_keys
         self.heartbeat = heartbeat or Heartbeat()
+        self.watch = ValueWatch(algorithm.most_value, warn)
         self.steps = 0
         """Of the run, as far as is known here."""
         self.learned_at = 0
@@ -195,6 +198,7 @@ class ReplayLearner(BaseRole):
             )
         self.learned_at, rows = self.source.progress()
         self.steps = max(self.steps, self.learned_at)
+        self.watch.look(metrics["value_mean"], metrics["reward_peak"], self.steps)
         return Update(
             steps=self.steps,
             updates=self.updates,

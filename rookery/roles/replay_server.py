@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from rookery.core.errors import StateLost
 from rookery.core.heartbeat import Heartbeat
 from rookery.core.ports import Answerer, BaseRole
 from rookery.core.spec import Array
 from rookery.replay.store import ReplayStore
 from rookery.roles.replay import Replay
-from rookery.transport.sample_slots import DONE, FREE, MAX_EPISODES, SlotServer
+from rookery.transport.sample_slots import BEGUN, DONE, FREE, MAX_EPISODES, SlotServer
 from rookery.transport.step_rings import RingSource
 
 _LOG = logging.getLogger(__name__)
@@ -196,6 +197,9 @@ class ReplayServer(BaseRole):
         store = self.store
         found = None if store is None else store.newest(until=start_steps, since=answered)
         if store is None or found is None:
+            if store is not None and self.life and self.slots.status[BEGUN]:
+                # A trained policy fills it with little but what it does best: values diverge.
+                raise StateLost("there is no snapshot of what it held")
             return "no snapshot of the replay: it is filled anew before learning goes on"
         self.replay.load(store, found)
         where = f"{self.replay.table.num_steps:,} steps from its snapshot at step {found:,}"

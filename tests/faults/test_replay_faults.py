@@ -69,6 +69,22 @@ def test_a_killed_replay_goes_on_from_its_snapshot(run: Path) -> None:
     assert records[-1]["steps"] >= 3000
 
 
+def test_a_replay_killed_before_its_first_snapshot_takes_all_back(run: Path) -> None:
+    """A trained policy fills an empty table with little but what it does best."""
+    process = p.start(run, WORLD, *SMALL, *SLOW_STEPS, "--steps", "1200", "--save-every", "1100")
+    p.until(lambda: any("train/loss" in record for record in p.records(run)), "an update")
+    p.kill(p.members(run)["replay-0"])
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "replay-0: killed by SIGKILL; replaced" in errors
+    assert (
+        "replay-0: there is no snapshot of what it held; the fleet begins again, there is no "
+        "checkpoint yet"
+    ) in errors
+    steps = [record["steps"] for record in read_metrics(run / "metrics.jsonl")]
+    assert steps == sorted(steps), "no step is counted twice"
+
+
 def test_a_killed_actor_is_replaced(run: Path) -> None:
     process = trained(run, "--steps", "3000")
     replaced(run, "actor-1")
