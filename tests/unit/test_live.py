@@ -227,6 +227,7 @@ def test_what_others_write_stands_above_the_view(tmp_path: Path) -> None:
     ):
         assert above.count(said) == 1, above
     assert any("warned about something" in line for line in above)
+    assert "another process" in terminal.screen.text(), "in sight: the picture leaves room"
     assert not any("│" in line for line in above), above
 
 
@@ -373,6 +374,15 @@ def test_all_facts_of_a_run() -> None:
     assert "policy loss" not in text, "it was not a number"
 
 
+@pytest.mark.parametrize(("columns", "rows"), [(100, 35), (66, 20), (200, 60), (40, 30), (50, 45)])
+def test_the_terminal_is_filled(columns: int, rows: int) -> None:
+    lines = compose(full_story(), 61.0, columns, rows, UNICODE)
+    assert len(lines) == rows - 1
+    drawn = [text_of([line]) for line in lines]
+    axis = [line for line in drawn if re.search(r"^(│ )? *[\d.k]* [┤│]", line[:10])]
+    assert len(axis) > (rows - 1) * 0.5, "most of it by the curve"
+
+
 def test_what_it_does_besides_training_is_told() -> None:
     told = story()
     assert "starting 0:07" in text_of(compose(told, 7.0, 100, 30, UNICODE))
@@ -433,15 +443,62 @@ def test_strange_records_are_survived() -> None:
 
 
 def test_a_rising_line_rises() -> None:
-    lines = plot([(0, 0), (100, 10)], [(50, 5)], width=24, height=11, glyphs=ASCII, goal=10)
+    lines = plot([(0, 0), (100, 10)], [(50, 5)], width=24, height=12, glyphs=ASCII, goal=10)
     rows = [text_of([line]) for line in lines]
     assert rows[0].startswith("10 |")
     assert rows[-2].startswith(" 0 |*")
-    assert rows[-1].split() == ["0", "100"]
+    assert rows[-1].split() == ["0", "50", "100"]
     columns = [row.find("*") for row in rows[:-1] if "*" in row]
     assert columns == sorted(columns, reverse=True)
     assert "o" in rows[len(rows) // 2 - 1] + rows[len(rows) // 2]
     assert "--" in rows[0], "the goal"
+
+
+CURVES = {
+    "solved": [20.0, 480.0, 500.0, 500.0],
+    "pong": [-21.0, -3.0, 20.5, 21.0],
+    "close": [1230.1, 1234.9],
+    "flat": [7.0, 7.0],
+    "below zero": [-0.031, -0.002],
+    "wide": [0.0, 1.7e6],
+}
+
+
+@pytest.mark.parametrize("values", CURVES.values(), ids=CURVES)
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+def test_ticks_are_evenly_spaced_and_true(values: list[float], glyphs: Glyphs) -> None:
+    points = [(float(x), y) for x, y in enumerate(values)]
+    for height in (4, 5, 6, 8, 11, 14, 19, 26, 40):
+        rows = [
+            text_of([line]) for line in plot(points, [], width=60, height=height, glyphs=glyphs)
+        ]
+        assert len(rows) == height
+        ticks = {
+            row: float(found[1].replace("k", "e3").replace("M", "e6"))
+            for row, text in enumerate(rows[:-1])
+            if (found := re.match(r" *(-?[\d.]+[kM]?) [┤|]", text))
+        }
+        assert len(ticks) >= 2
+        assert len({b - a for a, b in itertools.pairwise(ticks)}) == 1, "rows between ticks"
+        steps = [a - b for a, b in itertools.pairwise(ticks.values())]
+        assert steps == pytest.approx([steps[0]] * len(steps))
+        assert f"{steps[0]:e}"[0] in "125", "round"
+        inside = [tick for tick in ticks.items() if min(values) <= tick[1] <= max(values)]
+        for row, value in inside:
+            level = [*points, *((float(x), value) for x in range(10, 14))]
+            shown = plot(level, [], width=60, height=height, glyphs=glyphs)
+            assert text_of([shown[row]])[-2] not in " |┤", "a value at a tick is on its row"
+
+
+def test_numbers_below_the_curve_stand_at_their_places() -> None:
+    xs = [float(x) for x in range(0, 61_440, 512)]
+    lines = plot([(x, 1.0) for x in xs], [], width=70, height=8, glyphs=ASCII)
+    below = text_of(lines[-1:])
+    assert below.split() == ["0", "10k", "20k", "30k", "40k", "50k", "60k"]
+    margin = text_of(lines[:1]).index("|") + 1
+    for found in re.finditer(r"\d+k", below):
+        place = margin + float(found[0].rstrip("k")) * 1000 / xs[-1] * (70 - margin - 1)
+        assert abs((found.start() + found.end() - 1) / 2 - place) <= 1.0, found[0]
 
 
 def test_numbers_are_short() -> None:

@@ -26,7 +26,10 @@ from rookery.cli.live.story import Story
 BOX_WIDTH, BOX_HEIGHT = 66, 13
 """The least room for the box."""
 FACTS_WIDTH = 30
-_LEAST_BODY, _LEAST_CURVE, _MOST_CURVE = 6, 4, 12
+_AROUND_BODY = 6
+"""Rows of the box beside curve and facts."""
+_LEAST_CURVE, _FIRST_CURVE, _MOST_CURVE = 4, 12, 60
+"""Rows of the curve: in a list the first come before less important facts."""
 _LEAST_BAR = 8
 _MINOR = 6
 """Facts from this rank on give way to the curve."""
@@ -122,9 +125,9 @@ class _Picture:
         """Curve and facts side by side in a frame."""
         inner = self.width - 2
         left = inner - FACTS_WIDTH - 1
-        sections = self._that_fit(self.height - 6)
+        sections = self._that_fit(self.height - _AROUND_BODY)
         facts = self._facts_column(sections)
-        body = max(len(facts), _LEAST_BODY)
+        body = max(len(facts), min(self.height - _AROUND_BODY, _MOST_CURVE))
         facts += [[(" " * FACTS_WIDTH, "")]] * (body - len(facts))
         curve = [[(" ", ""), *line] for line in self._curve(left - 2, body)]
         curve += [[]] * (body - len(curve))
@@ -219,13 +222,14 @@ class _Picture:
         room -= 1 + len(said)
         title = [self._title(width)] if room > 0 else []
         room -= len(title)
-        curve: list[Line] = []
-        if room >= _LEAST_CURVE and self.story.points:
-            curve = self._curve(width, min(room, _MOST_CURVE))
-        room -= len(curve)
+        has_curve = room >= _LEAST_CURVE and bool(self.story.points)
+        first = min(room, _FIRST_CURVE) if has_curve else 0
+        room -= first
         rest = flow([*minor, *losses_of(self.story)], width, room - 1)
         room -= len(rest)
         path = [self._path(width)] if room > 0 else []
+        room -= len(path)
+        curve = self._curve(width, min(first + room, _MOST_CURVE)) if has_curve else []
         return [*title, self._progress(width), *said, *curve, *rest, *path]
 
     def _title(self, width: int) -> Line:

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rookery.cli.live.frame import compose
+from rookery.cli.live.frame import BOX_HEIGHT, compose
 from rookery.cli.live.story import Record, Story
 from rookery.cli.live.terminal import Diversion, Screen
 from rookery.cli.progress import in_foreground
@@ -47,6 +47,8 @@ _LOG = logging.getLogger(__name__)
 DRAWS_PER_SEC = 2
 _SAY_SECS = 0.25
 """Text for above the view waits at most this long, so that a flood of it is drawn together."""
+_MOST_SAID_ROWS = 5
+"""Rows that the picture leaves to the newest lines above it."""
 _END_SECS = 5.0
 """How long the end of a run waits for a picture that is being drawn."""
 
@@ -130,6 +132,7 @@ class _Show:
         self.heard = heard
         self.failed = False
         self._said: list[str] = []
+        self._num_said = 0
         self._diversion = Diversion()
         self._screen = Screen(self._diversion.terminal, sys.stderr)
         self._bell = os.eventfd(0)
@@ -179,7 +182,10 @@ class _Show:
             screen.forget()
             screen.say(said)
             return
-        screen.draw(compose(self.story, now, *screen.size(), screen.glyphs), said)
+        columns, rows = screen.size()
+        self._num_said = min(self._num_said + len(said), _MOST_SAID_ROWS)
+        rows = max(rows - self._num_said, BOX_HEIGHT + 1) if rows > BOX_HEIGHT else rows
+        screen.draw(compose(self.story, now, columns, rows, screen.glyphs), said)
 
     def end(self, state: str, finish: Finish | None) -> None:
         """Stop the thread, draw the last picture and give the terminal back."""
