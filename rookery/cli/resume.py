@@ -54,7 +54,9 @@ def main(argv: list[str]) -> int:
             run = continue_run(
                 saved,
                 config,
-                Callbacks(on_record=[display.record], on_stage=display.stage),
+                Callbacks(
+                    on_record=[display.record], on_stage=display.stage, on_steps=display.steps
+                ),
                 new_goal="stop_at" in words.flags,
                 announce=display.go_on,
                 say=display.say,

@@ -51,7 +51,9 @@ def main(argv: list[str]) -> int:
                 config,
                 path=path,
                 init_from=start,
-                callbacks=Callbacks(on_record=[display.record], on_stage=display.stage),
+                callbacks=Callbacks(
+                    on_record=[display.record], on_stage=display.stage, on_steps=display.steps
+                ),
                 announce=display.begin,
                 say=display.say,
             )

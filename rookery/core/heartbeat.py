@@ -14,7 +14,7 @@ import numpy as np
 
 from rookery.core.spec import Array
 
-ENV_SINCE, ENV_SECS, WAIT_SECS, START, ALIVE = range(5)
+ENV_SINCE, ENV_SECS, WAIT_SECS, START, ALIVE, DONE = range(6)
 SIZE = 8
 """A cache line: every process writes its own at every step."""
 TICK_SECS = 1.0
@@ -29,6 +29,8 @@ class Heartbeat:
         self.cells[:] = 0.0
         self.cells[START] = self.cells[ALIVE] = time.monotonic()
         self.tick = tick
+        self.watcher: Callable[[], None] = lambda: None
+        """Called as work progresses, for who has no turn of its own meanwhile."""
 
     @contextmanager
     def in_env(self) -> Iterator[None]:
@@ -41,6 +43,15 @@ class Heartbeat:
         yield
         self.cells[ENV_SINCE] = 0.0
         self.cells[ENV_SECS] += time.monotonic() - started
+
+    def progress(self, done: int) -> None:
+        """So much of the work in hand is done, in its own units; others can see it."""
+        self.cells[DONE] = done
+        self.watcher()
+
+    def rest(self) -> None:
+        """No work is in hand."""
+        self.cells[DONE] = 0.0
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -189,8 +189,9 @@ class Role(Protocol):
         """Which of those that act it waits for."""
         ...
 
-    def filling(self) -> int | None:
-        """Steps of the run while there is too little to learn from, which may last; else None."""
+    def filling(self) -> tuple[int, int] | None:
+        """Steps of the run while there is too little to learn from, which may last, and at how many
+        steps it begins to learn; else None."""
         ...
 
     def answer(self) -> None:
@@ -224,7 +225,7 @@ class BaseRole:
         """Nobody in particular."""
         return []
 
-    def filling(self) -> int | None:
+    def filling(self) -> tuple[int, int] | None:
         """It learns as soon as it can."""
         return None
 

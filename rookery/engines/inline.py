@@ -27,6 +27,7 @@ from rookery.envs.faults import hung
 from rookery.envs.timeout import certain_secs
 from rookery.programs.plan import compute_threads
 from rookery.runs.checkpoint_files import State, episodes_part
+from rookery.runs.stage import FIRST_BATCH, starting
 from rookery.transport.eventfd import EventFd
 
 _LOG = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ def run(job: Job) -> Finish:
     """Carry the job's program to its end."""
     plan = job.plan
     program = plan.program()
+    job.callbacks.tell_stage(starting(f"{plan.config.env.num_envs:,} environments"))
     with Interrupt() as interrupt, compute_threads(program.owner.num_threads):
         crew = _Crew(job, interrupt)
         owner = SessionOwner(
@@ -59,6 +61,7 @@ def run(job: Job) -> Finish:
             with owner:
                 owner.begin(job.resume, weights)
                 crew.start()
+                job.callbacks.tell_stage(FIRST_BATCH)
                 run_members(crew.here, crew.stopping, owner, sleeps=bool(crew.threads))
                 crew.stop_acting()
                 owner.conclude()

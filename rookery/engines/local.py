@@ -27,6 +27,7 @@ from rookery.runs.checkpoint import LATEST, CheckpointStore
 from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.directory import RunDirectory
 from rookery.runs.session import Outcome
+from rookery.runs.stage import FIRST_BATCH, Stage
 from rookery.runs.supervise import RestartBudget, describe_exit
 from rookery.transport.control import Control, Message
 
@@ -92,6 +93,10 @@ class _Driver:
         self.attention = Attention()
         self.stopped = StoppedProcesses()
         self.latest_before = _latest(job.run)
+        self.started: set[str] = set()
+        """Names of the processes that are there."""
+        self.begun = False
+        """Whether the one that keeps the session has said what it does."""
 
     def launch(self, resume: Checkpoint | None) -> None:
         """Start every process, going on from ``resume`` if there is one."""
@@ -117,7 +122,9 @@ class _Driver:
                 own = {"role": node.name, "replica": replica, "num_threads": node.num_threads}
                 process = Process(node, replica, order | own)
                 self.fleet.processes.append(process)
-                self.fleet.launch(process)
+        self._tell_start()
+        for process in self.fleet.processes:
+            self.fleet.launch(process)
 
     @property
     def owner(self) -> Process:
@@ -167,8 +174,14 @@ class _Driver:
             process.done = True
         elif kind == "warning":
             _LOG.warning("%s: %s", process.name, message["text"])
-        elif kind == "stage" and callbacks.on_stage is not None:
-            callbacks.on_stage(message["text"])
+        elif kind == "started":
+            self._tell_start(process)
+        elif kind == "stage":
+            self.begun = True
+            told = message["stage"]
+            callbacks.tell_stage(Stage(**told) if told is not None else None)
+        elif kind == "steps" and callbacks.on_steps is not None:
+            callbacks.on_steps(message["steps"])
         elif kind == "evaluation":
             self._call(callbacks.on_evaluation, message["record"])
         elif kind == "record":
@@ -181,6 +194,18 @@ class _Driver:
             self._call(callbacks.on_episode, message["record"])
         elif kind == "outcome":
             self._end(message)
+
+    def _tell_start(self, process: Process | None = None) -> None:
+        """Say how many processes are there, until one of them says what it does."""
+        if process is None:
+            self.started, self.begun = set(), False
+        else:
+            self.started.add(process.name)
+        if self.begun:
+            return
+        total = len(self.fleet.processes)
+        there = Stage("starting", len(self.started), total, "processes", brief=True)
+        self.job.callbacks.tell_stage(FIRST_BATCH if len(self.started) == total else there)
 
     def _call(self, callback: Any, record: dict[str, Any]) -> None:
         if callback is None:

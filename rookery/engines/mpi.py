@@ -44,6 +44,7 @@ from rookery.recipes.settings import config_from_tree
 from rookery.runs.checkpoint_files import LEARNER_PARTS, Checkpoint, State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
+from rookery.runs.stage import FIRST_BATCH, starting
 
 SILENCE_SECS = 10.0
 """Beyond the environment's own time-out, which comes first: it can name the environment."""
@@ -337,6 +338,7 @@ def run(job: Job) -> Finish:
     program = plan.program()
     job.run.write_ranks([f"rank {r} pid {pid} on {host}" for r, pid, host in ranks.seats])
     with compute_threads(program.owner.num_threads), Interrupt() as interrupt:
+        job.callbacks.tell_stage(starting(f"{len(ranks.seats)} ranks"))
         _give_order(ranks, job, program)
         rank_wired = RankWired(program, ranks)
         start = job.resume.steps if job.resume is not None else 0
@@ -356,6 +358,7 @@ def run(job: Job) -> Finish:
         try:
             with owner:
                 owner.begin(job.resume, weights)
+                job.callbacks.tell_stage(FIRST_BATCH)
                 run_members(members, stopping, owner)
                 owner.conclude()
         finally:

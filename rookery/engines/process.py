@@ -6,6 +6,7 @@ The driver sends an order; what both sides share is memory and one wake-up for e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -200,5 +201,6 @@ def _callbacks(order: Order, control: Control) -> Callbacks:
         on_episode=tell("episode") if order["tell_episodes"] else None,
         on_evaluation=tell("evaluation"),
         on_record=[tell("record")],
-        on_stage=lambda text: control.send("stage", text=text),
+        on_stage=lambda stage: control.send("stage", stage=stage and asdict(stage)),
+        on_steps=lambda steps: control.send("steps", steps=steps),
     )

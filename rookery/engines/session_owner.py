@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rookery.core.heartbeat import shares
+from rookery.core.heartbeat import DONE, shares
 from rookery.core.patience import Patience
 from rookery.core.update import Update
 from rookery.engines.engine import Finish
@@ -35,6 +35,8 @@ _LOG = logging.getLogger(__name__)
 
 EVALUATION_TIMEOUT_SECS = 3600.0
 LOOK_SECS = 0.02
+TELL_SECS = 0.25
+"""How often it is told how far an evaluation is."""
 
 
 class SessionOwner:
@@ -62,8 +64,12 @@ class SessionOwner:
         self.vitals: dict[str, VitalsReader] = dict(member.ports.serves["vitals"])
         self.restarts: int | None = None
         """Of whoever was replaced; None where nobody is."""
+        self.evaluator = next(
+            (edge.target for edge in program.edges if edge.port.name == "evaluation"), ""
+        )
         self.asked: set[int] = set()
         self._told_of_cuts = False
+        self._episodes_told, self._told_moment = -1, 0.0
         self.session = Session(
             config,
             run,
@@ -85,6 +91,9 @@ class SessionOwner:
             _LOG.info("going on from step %d", role.steps)
         elif session.run.metrics_path.exists():
             cut(session.run.metrics_path, 0)
+        for other in self.others():
+            if other.node.name == self.evaluator:  # while it has the turn, nobody else looks
+                other.heartbeat.watcher = self._tell_evaluation
         role.start()
         session.begin(role.save_state)
 
@@ -96,10 +105,9 @@ class SessionOwner:
             self.note(last)
         session.finish(self._parts)
         patience = Patience(EVALUATION_TIMEOUT_SECS)
-        if session.awaits_scores():
-            count = session.config.eval.episodes
-            session.tell_stage(f"final evaluation, {count} episode{'s' if count > 1 else ''}")
+        self._episodes_told = -1
         while session.awaits_scores():
+            self._tell_evaluation()
             self.go_on()
             self._settle()
             self._hear()
@@ -151,18 +159,27 @@ class SessionOwner:
 
     def idle(self) -> None:
         """Nothing can be learned from; before the first batch of a replay, that may last."""
-        steps = self.role.filling()
-        if steps is not None:
-            self.session.fill(steps)
+        filling = self.role.filling()
+        if filling is not None:
+            self.session.fill(*filling)
 
     def _hear(self) -> None:
         answers = self.evaluation.answers() if self.evaluation is not None else []
         for steps, values in answers:
             self.asked.discard(steps)
+            self._episodes_told = -1
             if steps in self.session.pending:
                 evaluation = read_answer(values)
                 self._tell_of_cuts(evaluation)
                 self.session.on_evaluation(steps, evaluation.summary())
+
+    def _tell_evaluation(self) -> None:
+        """Say how many episodes the evaluation has played for which the run waits."""
+        done, moment = int(self.vitals[self.evaluator].cells[0][DONE]), time.monotonic()
+        recently = self._episodes_told >= 0 and moment - self._told_moment < TELL_SECS
+        if done != self._episodes_told and not recently:
+            self._episodes_told, self._told_moment = done, moment
+            self.session.tell_evaluation(done)
 
     def _tell_of_cuts(self, evaluation: Evaluation) -> None:
         """Say once that episodes were cut, where nobody asked for that."""

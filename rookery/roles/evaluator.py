@@ -147,13 +147,17 @@ class Evaluator(BaseRole):
             return
         weights = load_checkpoint(self.run, str(steps), parts=["weights"]).parts["weights"]
         load_weights(self.policy, weights)
-        result = evaluate_config(self.config, self.policy, self.should_stop)
+        self.heartbeat.progress(0)
+        result = evaluate_config(
+            self.config, self.policy, self.should_stop, self.heartbeat.progress
+        )
         if result is not None:
             self.requests.answer(
                 count=np.array([len(result.returns), result.cut]),
                 returns=np.array(result.returns),
                 lengths=np.array(result.lengths),
             )
+        self.heartbeat.rest()
 
     def answer(self) -> None:
         """Score all that wait."""
@@ -196,9 +200,15 @@ def mean_and_interval(scores: Sequence[float]) -> tuple[float, float, list[float
 
 
 def evaluate_config(
-    config: RunConfig, policy: Policy, should_stop: Callable[[], bool] = lambda: False
+    config: RunConfig,
+    policy: Policy,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_episodes: Callable[[int], Any] = lambda num_over: None,
 ) -> Evaluation | None:
-    """Evaluate as the run's configuration says; None if stopped on the way."""
+    """Evaluate as the run's configuration says; None if stopped on the way.
+
+    ``on_episodes`` is told, whenever some have ended, how many have.
+    """
 
     def play(begin: int, end: int) -> Evaluation:
         return evaluate(
@@ -211,6 +221,7 @@ def evaluate_config(
             max_steps=config.eval.max_steps,
             num_envs=config.eval.num_envs,
             should_stop=should_stop,
+            on_episodes=lambda num_over: on_episodes(begin + num_over),
         )
 
     first, everything = config.eval.first_episodes, config.eval.episodes

@@ -87,6 +87,8 @@ class ReplayLearner(BaseRole):
         self.learned_at = 0
         """The same when the last update was made; schedules go by it."""
         self.updates = 0
+        self._began_at = 0
+        """Steps at which replay began to fill, as far as is known here."""
 
     def _optimizer(
         self, config: OptimizerConfig, scales: list[tuple[slice, float]]
@@ -119,12 +121,13 @@ class ReplayLearner(BaseRole):
         if self.group.size > 1:
             self.group.first(WAIT)  # so that nobody waits in vain
 
-    def filling(self) -> int | None:
-        """Steps of the run while replay fills up; what is saved now counts them."""
+    def filling(self) -> tuple[int, int] | None:
+        """Steps of the run while replay fills up, which what is saved now counts, and at how many
+        it is full enough."""
         if not self.source.filling():
             return None
         self.steps = max(self.steps, self.source.total_steps())
-        return self.steps
+        return self.steps, self._began_at + self.algorithm.config.learning_starts
 
     def step(self) -> Update | None:
         """Learn from one batch, or do nothing if the first of the group says so."""
@@ -270,6 +273,7 @@ class ReplayLearner(BaseRole):
         load_weights(self.target, State(target))
         self.steps, self.updates = learner.data["steps"], learner.data["updates"]
         self.learned_at = learner.data.get("learned_at", self.steps)
+        self._began_at = self.steps
 
 
 def carried_over(parts: Mapping[str, State], actor: int) -> Arrays:

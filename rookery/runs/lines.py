@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from rookery.runs.bottleneck import bottleneck
@@ -19,7 +20,11 @@ from rookery.runs.bottleneck import bottleneck
 if TYPE_CHECKING:
     from rookery.runs.checkpoint_files import Checkpoint
     from rookery.runs.directory import RunDirectory
+    from rookery.runs.stage import Stage
     from rookery.training import Run
+
+STAGE_SECS = 10.0
+"""After so long without a line, one says how far a stage is."""
 
 
 class Lines:
@@ -28,6 +33,8 @@ class Lines:
     def __init__(self, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self.bound: str | None = None
+        self._stage = ""
+        self._said = time.monotonic()
 
     def __enter__(self) -> Lines:
         return self
@@ -46,15 +53,24 @@ class Lines:
         """One line."""
         if self.quiet:
             return
+        self._said = time.monotonic()
         try:
             print(text, file=sys.stderr, flush=True)
         except OSError:
             # Whoever read this has gone; that is no reason to end a run.
             self.quiet = True
 
-    def stage(self, text: str) -> None:
-        """What it does now that is no training."""
-        self.say(text)
+    def stage(self, stage: Stage | None) -> None:
+        """What it does now that is no training: once, and now and then how far that is."""
+        before, self._stage = self._stage, "" if stage is None else stage.what
+        if stage is None:
+            return
+        news = stage.what != before and not stage.brief
+        if news or time.monotonic() - self._said >= STAGE_SECS:
+            self.say(stage.text)
+
+    def steps(self, steps: int) -> None:
+        """Steps since the last record, which has its line."""
 
     def note(self, record: dict[str, Any]) -> None:
         """Remember what the closing lines will say."""
@@ -99,10 +115,10 @@ class NotebookLine(Lines):
 
     width = 0
 
-    def stage(self, text: str) -> None:
+    def stage(self, stage: Stage | None) -> None:
         """In place of a record."""
-        if not self.quiet:
-            self.line(text)
+        if not self.quiet and stage is not None:
+            self.line(stage.text)
 
     def line(self, text: str) -> None:
         """Write over what stands there."""

@@ -30,11 +30,14 @@ from rookery.runs.directory import RunDirectory
 from rookery.runs.history import History
 from rookery.runs.inside import Inside
 from rookery.runs.metrics import EpisodeWindow, FanOut, MetricSink, cut, load_sink
+from rookery.runs.stage import FIRST_BATCH, Stage
 
 Record = dict[str, Any]
 Parts = Callable[[], dict[str, State]]
 OutcomeState = Literal["finished", "solved", "interrupted", "stopped"]
 
+TELL_SECS = 0.5
+"""How often displays are told about steps."""
 RETRY_SHARE = 0.02
 """After an evaluation that did not confirm a score, train this share more before the next."""
 
@@ -66,8 +69,15 @@ class Callbacks:
     """After each evaluation."""
     on_record: list[Callable[[Record], Any]] = field(default_factory=list)
     """Each record as it is written; for displays."""
-    on_stage: Callable[[str], Any] | None = None
-    """What the run does besides training, in a few words; for displays."""
+    on_stage: Callable[[Stage | None], Any] | None = None
+    """What the run does besides training, None: it trains; for displays."""
+    on_steps: Callable[[int], Any] | None = None
+    """Steps of the run, about once a second; for displays."""
+
+    def tell_stage(self, stage: Stage | None) -> None:
+        """Say what is done now."""
+        if self.on_stage is not None:
+            self.on_stage(stage)
 
 
 class Session:
@@ -106,6 +116,8 @@ class Session:
         self.reached_at: dict[str, float] | None = None
         self._purged_at = 0  # where a resumed run goes on: what was told beyond is hidden
         self._last_log = (0, self.started)
+        self._stage: Stage | None = FIRST_BATCH
+        self._told_steps = 0.0
         self._sinks = FanOut(sinks) if sinks is not None else None
         self._policy = policy
         self._beside = beside
@@ -160,6 +172,9 @@ class Session:
         self._told = update.metrics
         self.window.add(update.returns, update.lengths, update.info)
         self._call_back(update)
+        self._tell_steps()
+        if self._stage is not None:
+            self.tell_stage(None)
         self._note(parts)
         config = self.config
         if _crossed(before, self.steps, config.metrics.every_steps):
@@ -171,12 +186,15 @@ class Session:
             self._save(parts)
         self._see_whether_over()
 
-    def fill(self, steps: int) -> None:
-        """Note ``steps`` of which none could be learned from yet; see whether it is over.
+    def fill(self, steps: int, begin_at: int) -> None:
+        """Note ``steps`` of which none could be learned from yet, as learning begins at about
+        ``begin_at``; see whether it is over.
 
         Checkpoints and evaluations that fall due meanwhile are made after the next update.
         """
         before, self.steps = self.steps, steps
+        if self._tell_steps():
+            self.tell_stage(Stage("filling replay", steps, begin_at, "steps", brief=True))
         if _crossed(before, self.steps, self.config.metrics.every_steps):
             self.write({})
         self._see_whether_over()
@@ -255,10 +273,27 @@ class Session:
             return False
         return bool(self.pending) and not self.no_time_to_evaluate()
 
-    def tell_stage(self, text: str) -> None:
-        """Say what is done now that is no training."""
-        if self.callbacks.on_stage is not None:
-            self.callbacks.on_stage(text)
+    def tell_stage(self, stage: Stage | None) -> None:
+        """Say what is done now; None: it trains."""
+        self._stage = stage
+        self.callbacks.tell_stage(stage)
+
+    def _tell_steps(self) -> bool:
+        """Say how many steps were made, now and then; whether it was time for that."""
+        moment = time.monotonic()
+        if moment - self._told_steps < TELL_SECS:
+            return False
+        self._told_steps = moment
+        if self.callbacks.on_steps is not None:
+            self.callbacks.on_steps(self.steps)
+        return True
+
+    def tell_evaluation(self, episodes: int) -> None:
+        """Say that an evaluation, for which training waits, has come so far."""
+        what = "final evaluation" if self.outcome is not None else "evaluation"
+        count = self.config.eval.episodes
+        of = "episodes" if count > 1 else "episode"
+        self.tell_stage(Stage(what, episodes, count, of, brief=self.outcome is None))
 
     def stop(self, state: OutcomeState, reason: str) -> None:
         """End the session. The first reason given stays, unless the last evaluation comes after it:

@@ -24,6 +24,7 @@ from rookery.cli.live.terminal import speaks_unicode
 from rookery.cli.main import main
 from rookery.recipes.settings import settings_from_flags
 from rookery.runs.metrics import read_metrics
+from rookery.runs.stage import Stage
 from tests.faults.processes import members, own_name
 from tests.forks import forked
 from tests.terminal import REPOSITORY, Screen, watch
@@ -325,6 +326,7 @@ def evaluation(steps: int, mean: float) -> dict[str, Any]:
 
 def full_story() -> Story:
     told = story()
+    told.stage = None
     for steps in range(1000, 60_001, 1000):
         told.hear(record(steps, **{"train/lag_mean": 1.5, "fleet/restarts": 2}), steps / 1000)
     told.hear(evaluation(30_000, 410.0), 60.0)
@@ -385,16 +387,32 @@ def test_the_terminal_is_filled(columns: int, rows: int) -> None:
 
 def test_what_it_does_besides_training_is_told() -> None:
     told = story()
-    assert "starting 0:07" in text_of(compose(told, 7.0, 100, 30, UNICODE))
-    assert "a record each 5,000 steps" in text_of(compose(told, 7.0, 100, 30, UNICODE))
+
+    def shown(secs: float) -> str:
+        return text_of(compose(told, secs, 100, 30, UNICODE))
+
+    assert "starting 0:07" in shown(7.0)
+    told.stage = Stage("starting", 2, 4, "processes", brief=True)
+    assert shown(7.0).count("starting, 2 of 4 processes") == 2, "at the top and for the curve"
+    told.stage, told.ahead = Stage("filling replay", 3000, 10_000, "steps", brief=True), (3000, 8.0)
+    assert "filling replay, 3,000 of 10,000 steps 0:09" in shown(9.0)
+    assert "3,000 / 150,000 steps  2%" in shown(9.0)
+    told.stage, told.ahead = None, (4000, 10.0)
+    assert "running 0:11" in shown(11.0)
+    assert "training, first record at 5,000 steps" in shown(11.0)
+    assert re.search(r"mean steps/s +400", shown(11.0))
+    assert "4,000 / 150,000 steps  3%" in shown(11.0)
+    assert "6:04 left" in shown(11.0), "before the first record"
     told.hear(record(60_000), 60.0)
-    assert "running 1:01" in text_of(compose(told, 61.0, 100, 30, UNICODE))
-    told.stage = "final evaluation, 100 episodes"
+    assert "running 1:01" in shown(61.0)
+    told.ahead = (61_000, 62.0)
+    assert "61,000 / 150,000" in shown(62.0), "steps move between records"
+    told.stage = Stage("final evaluation", 12, 100, "episodes")
     told.hear(evaluation(60_000, 1.0), 60.0)
-    text = text_of(compose(told, 61.0, 100, 30, UNICODE))
-    assert "final evaluation, 100 episodes 1:01" in text
+    assert "final evaluation, 12 of 100 episodes 1:01" in shown(61.0)
     told.end("finished", steps=60_000, secs=61.0, restarts=0)
-    assert "finished 1:01" in text_of(compose(told, 61.0, 100, 30, UNICODE))
+    assert "finished 1:01" in shown(61.0)
+    assert "60,000 / 150,000" in shown(62.0)
 
 
 def test_steps_that_were_not_made_are_not_counted_as_done() -> None:

@@ -22,6 +22,7 @@ from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.directory import RunDirectory
 from rookery.runs.lines import NotebookLine
 from rookery.runs.metrics import read_metrics
+from rookery.runs.stage import Stage
 from rookery.runs.trained import load_config
 from rookery.training import Run, evaluate_run
 from tests.toy_worlds import Assorted, Fenced, Mirror, Recall
@@ -142,7 +143,8 @@ def test_a_notebook_has_one_line_that_changes(capsys: pytest.CaptureFixture[str]
     for quiet in (True, False):
         lines = NotebookLine(quiet=quiet)
         lines.record(record)
-        lines.stage("final evaluation, 2 episodes")
+        lines.stage(Stage("final evaluation", 1, 2, "episodes"))
+        lines.stage(None)
         lines.record(record | {"steps": 20})
         said = capsys.readouterr().err
         assert said.count("\r") == (0 if quiet else 3)

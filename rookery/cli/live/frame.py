@@ -67,7 +67,8 @@ class _Picture:
     def _state(self) -> Line:
         state = self.story.state
         style = {"running": "title", "solved": "good", "failed": "alarm"}.get(state, "value")
-        shown = self.story.stage or state if state == "running" else state
+        stage = self.story.stage if state == "running" else None
+        shown = state if stage is None else stage.text
         return [(f"{shown} ", style), (clock(self.story.elapsed_secs(self.now)), "value")]
 
     def _left(self) -> str:
@@ -96,11 +97,11 @@ class _Picture:
 
     def _steps(self) -> Line:
         total = self.story.config.total_steps
-        return [(f"{self.story.steps:,}", "value"), (f" / {total:,} steps", "label")]
+        return [(f"{self.story.steps_now:,}", "value"), (f" / {total:,} steps", "label")]
 
     def _near_steps(self) -> Line:
         total = self.story.config.total_steps
-        return [(f"{rounded(self.story.steps)}/{rounded(total)}", "value")]
+        return [(f"{rounded(self.story.steps_now)}/{rounded(total)}", "value")]
 
     def _curve(self, width: int, height: int) -> list[Line]:
         story = self.story
@@ -115,9 +116,16 @@ class _Picture:
         )
         if lines or story.points:
             return lines
-        every = story.config.metrics.every_steps
-        waits = "no episode has ended yet" if story.last else f"a record each {every:,} steps"
-        return [*[[] for _ in range(height // 2)], [(f"  {waits}", "label")]]
+        return [*[[] for _ in range(height // 2)], [(f"  {self._awaited()}", "label")]]
+
+    def _awaited(self) -> str:
+        """Why there is no curve yet."""
+        story = self.story
+        if story.last:
+            return "no episode has ended yet"
+        if story.stage is not None:
+            return story.stage.text
+        return f"training, first record at {story.first_record_at:,} steps"
 
     # ---- the box -----------------------------------------------------------------------------
 

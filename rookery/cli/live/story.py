@@ -11,6 +11,7 @@ from typing import Any
 
 from rookery.core.interval import half_width
 from rookery.runs.config import RunConfig
+from rookery.runs.stage import Stage
 
 Record = dict[str, Any]
 
@@ -48,9 +49,13 @@ class Story:
         self.begun_steps, self.begun_secs = steps, secs
         self.steps, self.secs, self.moment = steps, secs, moment
         self.state = "running"
-        self.stage = "starting"
+        self.stage: Stage | None = Stage("starting")
         """What it does while it is running and not training."""
+        self.ahead = (steps, moment)
+        """Steps made by some moment, also between records."""
         self.restarts = 0
+        self.recorded = False
+        """Whether this session has written a record."""
         self.last: Record = {}
         self.points: list[tuple[float, float]] = []
         self.scores: list[Score] = []
@@ -64,11 +69,12 @@ class Story:
 
     def hear(self, record: Record, moment: float) -> None:
         """Take one record as it is written."""
-        if "eval/steps" not in record:
-            self.stage = ""
         if record["steps"] < self.steps:
             self._rewind(record["steps"])
         self.steps, self.secs, self.moment = record["steps"], record["wall_secs"], moment
+        if self.steps > self.ahead[0]:
+            self.ahead = (self.steps, moment)
+        self.recorded = True
         self._recent.append((self.secs, self.steps))
         restarts = self.number_in(record, "fleet/restarts")
         self.restarts = max(self.restarts, int(restarts or 0))
@@ -77,6 +83,7 @@ class Story:
     def end(self, state: str, *, steps: int, secs: float, restarts: int) -> None:
         """The session is over."""
         self.state, self.steps, self.secs = state, steps, secs
+        self.ahead = (steps, self.moment)
         self.restarts = max(self.restarts, restarts)
 
     def _note(self, record: Record) -> None:
@@ -106,6 +113,7 @@ class Story:
         self.points = [point for point in self.points if point[0] <= steps]
         self.scores = [score for score in self.scores if score.steps <= steps]
         self._recent.clear()
+        self.ahead = (steps, self.moment)
 
     @staticmethod
     def number_in(record: Record, key: str) -> float | None:
@@ -145,9 +153,22 @@ class Story:
 
     @property
     def mean_rate(self) -> float | None:
-        """Steps a second over this session."""
-        secs = self.secs - self.begun_secs
-        return (self.steps - self.begun_steps) / secs if secs > 0 else None
+        """Steps a second over this session, to its last record or, before the first, to now."""
+        steps, secs = self.steps, self.secs - self.begun_secs
+        if not self.recorded:
+            steps, secs = self.ahead[0], self.ahead[1] - self.moment
+        return (steps - self.begun_steps) / secs if secs > 0 else None
+
+    @property
+    def steps_now(self) -> int:
+        """Steps made, also since the last record."""
+        return max(self.steps, self.ahead[0])
+
+    @property
+    def first_record_at(self) -> int:
+        """Steps at which this session writes its first record."""
+        every = self.config.metrics.every_steps
+        return (self.begun_steps // every + 1) * every
 
     def _recent_rate(self) -> float | None:
         if len(self._recent) < 2:
@@ -157,7 +178,7 @@ class Story:
 
     def share(self, now: float) -> float:
         """How much of the run is done: by steps or, until it has ended, by its time limit."""
-        done = self.steps / self.config.total_steps
+        done = self.steps_now / self.config.total_steps
         limit = self.config.time_limit_secs
         if limit is not None and self.state == "running":
             done = max(done, self.elapsed_secs(now) / limit)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rookery.engines.engine import Finish
     from rookery.runs.checkpoint_files import Checkpoint
     from rookery.runs.directory import RunDirectory
+    from rookery.runs.stage import Stage
     from rookery.training import Run
 
 _LOG = logging.getLogger(__name__)
@@ -89,12 +90,17 @@ class LiveView:
         else:
             self._show.start()
 
-    def stage(self, text: str) -> None:
+    def stage(self, stage: Stage | None) -> None:
         """What it does now that is no training."""
         if self._show is None or self._show.failed:
-            self.lines.stage(text)
+            self.lines.stage(stage)
         else:
-            self._show.story.stage = text
+            self._show.story.stage = stage
+
+    def steps(self, steps: int) -> None:
+        """How far it is."""
+        if self._show is not None:
+            self._show.story.ahead = steps, time.monotonic()
 
     def record(self, record: Record) -> None:
         """Hand over a record."""
@@ -161,7 +167,8 @@ class _Show:
                     continue
                 looked = now
                 self._hear()
-                state = (self.story.moment, self._screen.size(), int(self.story.elapsed_secs(now)))
+                story, secs = self.story, int(self.story.elapsed_secs(now))
+                state = (story.moment, story.stage, story.ahead, self._screen.size(), secs)
                 if self._said or state != shown:
                     self._draw(now)
                     shown = state
