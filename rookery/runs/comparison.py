@@ -19,6 +19,7 @@ from rookery.core.errors import UserError
 from rookery.recipes.catalog import parse_yaml
 from rookery.runs.directory import RunDirectory
 from rookery.runs.find import is_run, no_such_run, runs_inside
+from rookery.runs.flat_settings import flat_settings
 from rookery.runs.metrics import Record, read_metrics
 
 _SAME_LEARNING = (
@@ -93,19 +94,9 @@ def read_run(path: Path) -> RunRecords:
             text = run.config_path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read {run.config_path} ({error}); check the file") from error
-        settings = _flat(parse_yaml(text, str(run.config_path)))
+        settings = flat_settings(parse_yaml(text, str(run.config_path)))
     records = read_metrics(run.metrics_path) if run.metrics_path.exists() else []
     return RunRecords(path, settings, [record for record in records if isinstance(record, dict)])
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Settings by their paths; a schedule is one setting."""
-    if not isinstance(tree, dict) or not tree or "until_steps" in tree:
-        return {prefix.removesuffix("."): tree} if prefix else {}
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.")
-    return flat
 
 
 def grouped(runs: Sequence[RunRecords]) -> list[list[RunRecords]]:

@@ -138,8 +138,12 @@ class RunDirectory:
 
     @property
     def tensorboard_dir(self) -> Path:
-        """TensorBoard's event files."""
-        return self.path / "tensorboard"
+        """Where TensorBoard's event files are: here, so that TensorBoard calls the run by its name.
+
+        Earlier versions had a directory for them; a run that has one keeps it.
+        """
+        earlier = self.path / "tensorboard"
+        return earlier if earlier.is_dir() else self.path
 
     @property
     def checkpoints(self) -> Path:

@@ -35,6 +35,7 @@ import numpy.typing as npt
 
 from rookery.core.errors import UserError, near_names
 from rookery.runs.atomic import writing
+from rookery.runs.flat_settings import flat_settings
 
 if TYPE_CHECKING:
     from rookery.runs.directory import RunDirectory
@@ -178,6 +179,16 @@ class TensorBoardSink:
 
         self._put(summary=text_pb(tag, text), step=0)
 
+    def write_hparams(self, settings: dict[str, Any], run: str) -> None:
+        """Show ``settings`` in TensorBoard's table of runs, beside the last value of each curve."""
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+
+        values = {
+            key: value if isinstance(value, bool | int | float | str) else str(value)
+            for key, value in settings.items()
+        }
+        self._put(summary=hparams_pb(values, trial_id=run), step=0)
+
     def flush(self) -> None:
         """Nothing waits: every record was handed to the system by ``write``."""
 
@@ -271,11 +282,15 @@ def load_sink(spec: str, run: RunDirectory, *, purge_step: int | None = None) ->
 
 
 def _tensorboard(run: RunDirectory, purge_step: int | None) -> TensorBoardSink:
-    """TensorBoard's sink, which has the run's settings as a text."""
+    """TensorBoard's sink, which has the run's settings as a text and in the table of runs."""
     sink = TensorBoardSink(run.tensorboard_dir, purge_step)
     if purge_step is None and run.config_path.exists():
-        lines = run.config_path.read_text("utf-8").splitlines()
-        sink.write_text("config", "\n".join(f"    {line}" for line in lines))
+        from rookery.recipes.catalog import parse_yaml
+
+        text = run.config_path.read_text("utf-8")
+        sink.write_text("config", "\n".join(f"    {line}" for line in text.splitlines()))
+        settings = flat_settings(parse_yaml(text, str(run.config_path)))
+        sink.write_hparams(settings, str(run.path))
     return sink
 
 

@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
 def events_of(run: rookery.Run) -> Any:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(run.path / "tensorboard"), {"histograms": 0, "graph": 1})
+    events = EventAccumulator(str(run.path), {"histograms": 0, "graph": 1})
     return events.Reload()
 
 

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rookery
 from rookery.core.errors import UserError
 from rookery.runs.atomic import WriteError
 from rookery.runs.directory import RunDirectory
@@ -262,6 +263,43 @@ def test_tensorboard_shows_the_settings(tmp_path: Path) -> None:
     events.Reload()
     (text,) = events.Tensors("config")
     assert text.tensor_proto.string_val[0] == b"    seed: 3\n    name: a"
+
+
+@pytest.mark.slow
+def test_what_tensorboard_shows_of_a_run(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
+    from tensorboard.plugins.hparams.metadata import (
+        SESSION_START_INFO_TAG,
+        parse_session_start_info_plugin_data,
+    )
+
+    small: dict[str, Any] = {
+        "envs": 4,
+        "log_every": 100,
+        "eval": {"episodes": 2, "max_steps": 20},
+        "ppo": {"rollout_steps": 10, "num_epochs": 1, "num_minibatches": 1},
+        "quiet": True,
+    }
+    rookery.train("CartPole-v1", run=tmp_path / "first", steps=400, **small)
+    rookery.resume(tmp_path / "first", steps=800, quiet=True)
+    rookery.train("CartPole-v1", run=tmp_path / "group/seed-1", steps=400, lr=1e-4, **small)
+    found = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    found.Reload()
+    assert set(found.Runs()) == {"first", "group/seed-1"}, "runs are called by their names"
+    tags = found.Runs()["first"]
+    assert {"rollout/return_mean", "eval/return_mean", "train/lr"} <= set(tags["scalars"])
+    assert not {"steps", "updates", "wall_secs", "eval/steps"} & set(tags["scalars"])
+    (text,) = found.Tensors("first", "config")
+    assert "    num_envs: 4" in text.tensor_proto.string_val[0].decode()
+    rates = []
+    for run in ("first", "group/seed-1"):
+        metadata = found.SummaryMetadata(run, SESSION_START_INFO_TAG)
+        info = parse_session_start_info_plugin_data(metadata.plugin_data.content)
+        assert info.hparams["env.id"].string_value == "CartPole-v1"
+        assert info.hparams["ppo.rollout_steps"].number_value == 10
+        assert info.group_name == str(tmp_path / run)
+        rates.append(info.hparams["optimizer.lr"].number_value)
+    assert rates[1] == 1e-4 != rates[0]
 
 
 def test_tensorboard_import_is_lazy_and_without_tensorflow(tmp_path: Path) -> None:

@@ -132,7 +132,9 @@ def test_names_of_everything(run: RunDirectory) -> None:
     assert run.config_path == path / "config.yaml"
     assert run.meta_path == path / "meta.json"
     assert run.metrics_path == path / "metrics.jsonl"
-    assert run.tensorboard_dir == path / "tensorboard"
+    assert run.tensorboard_dir == path
+    (path / "tensorboard").mkdir()
+    assert run.tensorboard_dir == path / "tensorboard", "a run of earlier versions goes on there"
     assert run.checkpoints == path / "checkpoints"
     assert run.videos == path / "videos"
     assert run.plots == path / "plots"
