@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rookery.cli.arguments import Words
+from rookery.cli.progress import can_draw
 from rookery.cli.side_by_side import Child, run_all
 from rookery.core.errors import RunFailed, UserError
 from rookery.doctor.machine import usable_cores
@@ -25,6 +26,9 @@ from rookery.runs.config import RunConfig, divided
 from rookery.runs.directory import RunDirectory
 from rookery.runs.lines import Lines
 from rookery.runs.metrics import read_metrics
+
+if TYPE_CHECKING:
+    from rookery.cli.live.seed_rows import SeedRows
 
 _OWN_FLAGS = ("seed",)
 _KNOWN_CODES = (2, 3, 4)
@@ -76,7 +80,8 @@ def train_seeds(
     lines.say(f"runs {group.path}: seeds {_listed(numbers)}, {at_once} at a time")
     words.flags["policy.precision"] = precision
     children = [_child(number, numbers, words, group, init_from) for number in numbers]
-    interrupted = run_all(children, at_once=at_once, tell=lines.say)
+    with _listener(children, lines, words) as listener:
+        interrupted = run_all(children, at_once=at_once, listener=listener)
     results = [_result(n, child, config, group) for n, child in zip(numbers, children, strict=True)]
     for line in _table(results, config):
         lines.say(line)
@@ -85,6 +90,39 @@ def train_seeds(
         return 128 + interrupted
     _raise_failures(results, children)
     return 0
+
+
+def _listener(children: Sequence[Child], lines: Lines, words: Words) -> SeedRows | _SeedLines:
+    """A row a seed on a terminal, lines elsewhere."""
+    if lines.quiet or "plain" in words.switches or not can_draw():
+        return _SeedLines(lines)
+    from rookery.cli.live.seed_rows import SeedRows
+
+    return SeedRows(children)
+
+
+class _SeedLines:
+    """Prints what every seed prints, its name before it."""
+
+    def __init__(self, lines: Lines) -> None:
+        self.lines = lines
+
+    def __enter__(self) -> _SeedLines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to give back."""
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self.lines.say(text)
+
+    def hear(self, child: Child, line: str) -> None:
+        """One line of a seed."""
+        self.lines.say(f"{child.name} | {line}")
+
+    def look(self) -> None:
+        """Everything is printed at once."""
 
 
 def jobs_that_fit(config: RunConfig) -> int:

@@ -3,10 +3,10 @@
 ::
 
     children = [Child("seed 0", ["train", "cartpole", "--seed", "0"], log=Path("seed-0.log")), ...]
-    interrupted = run_all(children, at_once=2, tell=print)
+    interrupted = run_all(children, at_once=2, listener=listener)
     codes = [child.code for child in children]
 
-Every line that a child prints goes to its log and, with its name before it, to ``tell``. The first
+Every line that a child prints goes to its log and to a listener. The first
 Ctrl-C or SIGTERM is passed on, so that every child ends properly; the second kills them all.
 """
 
@@ -19,16 +19,32 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from rookery.engines.interrupt import Interrupt, held
 
 _LOOK_SECS = 0.2
 """How often processes are looked at when none of them says anything."""
 _CHUNK_BYTES = 1 << 16
+
+
+class Listener(Protocol):
+    """Who shows how the children do."""
+
+    def say(self, text: str) -> None:
+        """Something about all of them."""
+        ...
+
+    def hear(self, child: Child, line: str) -> None:
+        """What one of them has printed."""
+        ...
+
+    def look(self) -> None:
+        """Called several times a second: all that there is to say was said."""
+        ...
 
 
 @dataclass(slots=True)
@@ -45,6 +61,11 @@ class Child:
     _process: subprocess.Popen[bytes] | None = None
     _file: BinaryIO | None = None
     _rest: bytes = b""
+
+    @property
+    def started(self) -> bool:
+        """Whether there is, or was, a process."""
+        return self._process is not None
 
     @property
     def output(self) -> int:
@@ -110,7 +131,7 @@ class Child:
 
 
 def run_all(
-    children: Sequence[Child], *, at_once: int, tell: Callable[[str], None]
+    children: Sequence[Child], *, at_once: int, listener: Listener
 ) -> signal.Signals | None:
     """Run every child, ``at_once`` at a time; the signal that ended them early, if one did."""
     waiting, running = deque(children), list[Child]()
@@ -123,14 +144,15 @@ def run_all(
                     running[-1].start()
                 if interrupt.requested and not passed_on:
                     passed_on = True
-                    tell("ending every seed with a checkpoint; once more to end at once")
+                    listener.say("ending every seed with a checkpoint; once more to end at once")
                     for child in running:
                         child.signal(interrupt.signal or signal.SIGINT)
+                listener.look()
                 _wait_for_output(running)
                 for child in list(running):
                     ended = child.ended  # asked first: what it printed before is read below
                     for line in child.lines():
-                        tell(f"{child.name} | {line}")
+                        listener.hear(child, line)
                     if ended:
                         running.remove(child)
                         child.close()

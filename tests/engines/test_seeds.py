@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
+import struct
 import subprocess
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +20,16 @@ import yaml
 from PIL import Image
 
 from rookery.cli import seeds
+from rookery.cli.live.seed_rows import SeedRows
 from rookery.cli.main import main
 from rookery.cli.seeds import cores_needed, jobs_that_fit
+from rookery.cli.side_by_side import Child
 from rookery.recipes.settings import settings_from_flags
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.find import load_checkpoint
 from tests.faults.processes import ROOT, until
 from tests.forks import forked
+from tests.terminal import Screen, watch
 
 pytestmark = pytest.mark.slow
 
@@ -124,6 +132,55 @@ def test_three_seeds_end_as_three_runs_a_table_and_a_picture(tmp_path: Path) -> 
         assert len(image.convert("RGB").getcolors(1 << 24) or []) > 100
     first, second = (group / f"seed-{s}/checkpoints/latest/weights.safetensors" for s in (4, 5))
     assert first.read_bytes() != second.read_bytes()
+
+
+def rows_of(screen: Screen) -> list[str]:
+    """The rows of seeds, wherever they are by now."""
+    return [line for line in screen.everything().splitlines() if line.startswith("seed ")]
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_a_row_a_seed(tmp_path: Path) -> None:
+    words = ("train", "cartpole", *TINY, "--seeds", "2", "--jobs", "2", "--run", "g")
+    with watch(*words, cwd=tmp_path, columns=80, rows=24) as terminal:
+        terminal.until(lambda screen: rows_of(screen)[1:] == ["seed 1  starting"])
+        terminal.until(lambda screen: "steps/s" in screen.text())  # not cut off
+        assert terminal.end() == 0
+    lines = terminal.screen.everything().splitlines()
+    assert lines[0] == "runs g: seeds 0 to 1, 2 at a time"
+    assert [line[: len("seed 0  finished: 2")] for line in lines[1:3]] == [
+        f"seed {seed}  finished: 2" for seed in range(2)
+    ]
+    assert lines[3].startswith("  seed  outcome"), "nothing between rows and table"
+    assert lines[-1] == "plot g/plots/return.png"
+    assert terminal.screen.cursor_shown
+    assert terminal.screen.wrapped == 0
+
+
+def test_warnings_stand_above_the_rows_and_many_seeds_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 6, 40, 0, 0))
+    screen = Screen(40, 6)
+    children = [Child(f"seed {n}", [], Path(f"{n}.log")) for n in range(9)]
+    with os.fdopen(terminal, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(Child, "started", property(lambda child: child.name < "seed 4"))
+        with SeedRows(children) as rows:
+            children[0].code = 0
+            rows.hear(children[1], "       1,000 steps")
+            rows.hear(children[1], "run g/seed-1")
+            rows.hear(children[2], "WARNING: odd")
+    screen.feed(os.read(master, 1 << 16).decode())
+    os.close(master)
+    assert screen.everything().splitlines() == [
+        "seed 2: WARNING: odd",
+        "seed 1         1,000 steps",
+        "seed 2  starting",
+        "seed 3  starting",
+        "others: 1 ended, 5 wait",
+    ]
 
 
 @pytest.mark.slow
