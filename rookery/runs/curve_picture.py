@@ -32,7 +32,10 @@ from rookery.runs.curves import (
     metric_keys,
     series,
     smoothed,
+    tails,
+    together,
 )
+from rookery.runs.metric_names import human_name
 from rookery.runs.plotting import Curve, Picture
 
 SHORT_KEYS = {"return": "rollout/return_mean", "length": "rollout/length_mean"}
@@ -44,18 +47,6 @@ BAND_NAMES: dict[BandKind, tuple[str, str]] = {
 }
 """For each kind of band: what the line is, and what the band is."""
 
-_Y_NAMES = {
-    "rollout/return_mean": "training return (mean of {window} episodes)",
-    "rollout/length_mean": "training episode length (steps)",
-    "rollout/return_max": "highest training return of {window} episodes",
-    "rollout/return_min": "lowest training return of {window} episodes",
-    "eval/return_mean": "return in evaluation",
-    "eval/return_std": "deviation of returns in evaluation",
-    "eval/length_mean": "episode length in evaluation (steps)",
-    "time/env_steps_per_s": "steps per second",
-    "train/entropy": "entropy of the policy (nats)",
-    "train/lr": "learning rate",
-}
 _COUNT_SCALES = ((1e6, "steps (millions)"), (1e3, "steps (thousands)"), (1.0, "steps"))
 _TIME_SCALES = (
     (3600.0, "hours of training"),
@@ -181,9 +172,10 @@ def _curve(
     wanted: Wanted,
     key: str,
 ) -> Curve:
-    spread = across([smoothed(line, window) for line in raw], wanted.band)
+    lines = [smoothed(line, window) for line in raw]
+    spread = across(lines, wanted.band)
     thin = raw if len(raw) > 1 or window > 1 else ()
-    return Curve(label, thin, spread, _marks(group, wanted.x, key))
+    return Curve(label, thin, together(spread), tails(lines, spread), _marks(group, wanted.x, key))
 
 
 def _marks(group: Sequence[RunRecords], x: XAxis, key: str) -> list[Evaluations]:
@@ -233,4 +225,4 @@ def _x_scale(curves: Sequence[Curve], x: XAxis) -> tuple[float, str]:
 def _y_name(key: str, runs: Sequence[RunRecords]) -> str:
     windows = {run.settings.get("metrics.window", 100) for run in runs}
     window = str(windows.pop()) if len(windows) == 1 else "recent"
-    return _Y_NAMES.get(key, key).format(window=window)
+    return human_name(key, window)

@@ -35,6 +35,8 @@ MAX_POINTS = 1000
 
 _COUNTERS = ("steps", "updates", "wall_secs", "eval/steps", "eval/episodes")
 _AUTO_SHARE = 25
+_SHORTEST_TAIL = 0.03
+"""Where a run goes on alone for less than this share of the curve, that is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,37 @@ def across(lines: Sequence[Series], band: BandKind = "range") -> Spread:
     rows = [_centre_and_band(column, band) for column in columns]
     centre, low, high = np.array(rows, np.float64).reshape(-1, 3).T
     return Spread(x, centre, low, high, count)
+
+
+def together(spread: Spread) -> Spread:
+    """``spread`` over the part that all runs have, or as many as ever at a time."""
+    part = _together(spread)
+    return Spread(
+        spread.x[part], spread.centre[part], spread.low[part], spread.high[part], spread.count[part]
+    )
+
+
+def tails(lines: Sequence[Series], spread: Spread) -> list[Series]:
+    """Each of ``lines`` from where the first of them has ended, if it goes on for long enough to be
+    seen. A mean of ever fewer runs would jump where one ends, and say something else than before.
+    """
+    begin = float(spread.x[_together(spread).stop - 1])
+    shortest = _SHORTEST_TAIL * (spread.x[-1] - spread.x[0])
+    found = []
+    for line in lines:
+        if line.x[0] <= begin < line.x[-1] - shortest:
+            later = line.x > begin
+            x = np.concatenate([[begin], line.x[later]])
+            y = np.concatenate([[np.interp(begin, line.x, line.y)], line.y[later]])
+            found.append(Series(x, y))
+    return found
+
+
+def _together(spread: Spread) -> slice:
+    most = np.flatnonzero(spread.count == spread.count.max())
+    later = np.flatnonzero(np.diff(most) > 1)
+    stop = most[later[0]] if len(later) else most[-1]
+    return slice(int(most[0]), int(stop) + 1)
 
 
 def _grid(lines: Sequence[Series]) -> Array:

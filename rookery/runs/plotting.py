@@ -41,12 +41,17 @@ _MARKS = "ovs^D"
 _INCHES = (7.2, 4.2)
 _DPI = 160
 _GREY = "#4D4D4D"
-_DOTS = (0, (1, 1.6))
-_ROW_INCHES = 0.23
-_MOST_ROWS = 5
-"""More curves than this are listed in two columns."""
-_SHORTEST_STRETCH = 0.03
-"""Where some runs go on for less than this share of the curve, that is left out."""
+_TAIL_WIDTH, _TAIL_ALPHA = 1.3, 0.75
+_LEGEND: dict[str, Any] = {
+    "handlelength": 1.7,
+    "handletextpad": 0.6,
+    "columnspacing": 1.4,
+    "labelspacing": 0.25,
+    "borderaxespad": 0.2,
+    "borderpad": 0.1,
+}
+_ROW_INCHES, _LETTER_INCHES, _HANDLE_INCHES = 0.17, 0.062, 0.45
+"""Of the legend."""
 
 _STYLE: dict[Any, Any] = {
     "font.size": 11.0,
@@ -66,8 +71,9 @@ _STYLE: dict[Any, Any] = {
     "ytick.labelcolor": "#222222",
     "grid.color": "#E6E6E6",
     "grid.linewidth": 0.8,
-    "legend.fontsize": 10.0,
+    "legend.fontsize": 8.5,
     "legend.frameon": False,
+    "legend.labelcolor": "#4D4D4D",
     "lines.solid_capstyle": "round",
     "svg.hashsalt": "rookery",
 }
@@ -82,6 +88,8 @@ class Curve:
     """Each run as it was recorded: thin and pale."""
     spread: Spread | None = None
     """The line itself and its band."""
+    tails: Sequence[Series] = ()
+    """Runs that go on where the line ends."""
     evaluations: Sequence[Evaluations] = ()
 
 
@@ -160,39 +168,18 @@ def _draw_raw(axes: Axes, picture: Picture, curve: Curve, colour: str) -> None:
 
 
 def _draw_spread(axes: Axes, picture: Picture, curve: Curve, colour: str, dash: Any) -> None:
-    """The line: dotted where some of the runs have ended, and with a gap where one ends."""
+    """The line and its band, and what goes on after them."""
     spread = curve.spread
     if spread is None:
         return
     x = spread.x / picture.x_scale
     axes.fill_between(x, spread.low, spread.high, color=colour, alpha=0.16, linewidth=0, zorder=1)
     mark = "o" if picture.marked or len(x) == 1 else None
-    for part in stretches(spread):
-        whole = spread.count[part.start] == spread.count.max()
-        axes.plot(
-            x[part],
-            spread.centre[part],
-            color=colour,
-            linestyle=dash if whole else _DOTS,
-            linewidth=2.0 if whole else 1.6,
-            marker=mark,
-            markersize=4,
-            zorder=3,
-        )
-
-
-def stretches(spread: Spread) -> list[slice]:
-    """Parts of a curve over which the same number of runs have values; very short ones left out."""
-    edges = (np.flatnonzero(np.diff(spread.count)) + 1).tolist()
-    parts = [slice(a, b) for a, b in zip([0, *edges], [*edges, len(spread.x)], strict=True)]
-    shortest = _SHORTEST_STRETCH * (spread.x[-1] - spread.x[0])
-    most = spread.count.max()
-    return [
-        part
-        for part in parts
-        if spread.count[part.start] == most
-        or spread.x[part.stop - 1] - spread.x[part.start] > shortest
-    ]
+    line: dict[str, Any] = {"color": colour, "linestyle": dash, "marker": mark, "zorder": 3}
+    axes.plot(x, spread.centre, linewidth=2.0, markersize=4, **line)
+    for tail in curve.tails:
+        x = tail.x / picture.x_scale
+        axes.plot(x, tail.y, linewidth=_TAIL_WIDTH, alpha=_TAIL_ALPHA, markersize=3, **line)
 
 
 def _look(index: int) -> tuple[str, Any]:
@@ -218,23 +205,29 @@ def _draw_evaluations(axes: Axes, picture: Picture, curve: Curve, colour: str, m
 
 
 def _legend(figure: Figure, picture: Picture) -> None:
-    """Below the axes, where it hides nothing: the curves, and beside them how to read them."""
+    """Below the axes, where it hides nothing: the curves, then how to read them; in few rows."""
     from matplotlib.lines import Line2D
 
-    curves: list[Any] = []
+    handles: list[Any] = []
     for index, curve in enumerate(picture.curves):
         colour, dash = _look(index)
-        curves.append(Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=curve.label))
-    keys = _reading(picture)
-    columns = [curves] if len(curves) <= _MOST_ROWS else [curves[::2], curves[1::2]]
-    columns += [keys] if keys else []
-    rows = max(map(len, columns))
-    for column in columns:  # a legend is filled column by column
-        column += [Line2D([], [], linestyle="", label=" ")] * (rows - len(column))
+        handles.append(Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=curve.label))
+    handles += _reading(picture)
     width, height = figure.get_size_inches()
+    columns = _columns([handle.get_label() for handle in handles], width)
+    rows = -(-len(handles) // columns)
     figure.set_size_inches(width, height + rows * _ROW_INCHES)
-    handles = [handle for column in columns for handle in column]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(columns))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, **_LEGEND)
+
+
+def _columns(labels: Sequence[str], width: float) -> int:
+    """As many columns as fit into ``width`` inches; they are filled one after another."""
+    for columns in range(len(labels), 1, -1):
+        parts = np.array_split(np.arange(len(labels)), columns)
+        letters = sum(max(len(labels[index]) for index in part) for part in parts)
+        if letters * _LETTER_INCHES + columns * _HANDLE_INCHES < width:
+            return columns
+    return 1
 
 
 def _reading(picture: Picture) -> list[Any]:
@@ -248,9 +241,9 @@ def _reading(picture: Picture) -> list[Any]:
         keys.append(Line2D([], [], color=_GREY, alpha=0.6, linewidth=0.8, label=picture.raw_name))
     if picture.band_name and any(np.isfinite(spread.low).any() for spread in spreads):
         keys.append(Patch(color=_GREY, alpha=0.25, linewidth=0, label=picture.band_name))
-    if any(len(stretches(spread)) > 1 for spread in spreads):
-        look: dict[str, Any] = {"color": _GREY, "linestyle": _DOTS, "linewidth": 1.6}
-        keys.append(Line2D([], [], label="dotted: mean of the seeds that go on", **look))
+    if any(curve.tails for curve in picture.curves):
+        look: dict[str, Any] = {"color": _GREY, "linewidth": _TAIL_WIDTH, "alpha": _TAIL_ALPHA}
+        keys.append(Line2D([], [], label="seeds that go on alone", **look))
     if picture.evaluation_name and any(curve.evaluations for curve in picture.curves):
         mark: dict[str, Any] = {"marker": "o", "linestyle": "", "color": _GREY}
         keys.append(Line2D([], [], label=picture.evaluation_name, **mark))

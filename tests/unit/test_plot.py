@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,10 @@ import pytest
 from PIL import Image
 
 from rookery.cli.main import main
+from rookery.runs.comparison import read_run
 from rookery.runs.curve_picture import Wanted, compose
-from rookery.runs.curves import Spread
-from rookery.runs.plotting import stretches
+from rookery.runs.metric_names import human_name, is_named
+from rookery.runs.plotting import rendered
 
 REPOSITORY = Path(__file__).parents[2]
 TINY = [
@@ -140,7 +142,8 @@ def test_the_numbers_behind_the_curve_are_those_of_the_records(runs: Path) -> No
         (["--y", "entropy"], "entropy of the policy (nats)"),
         (["--y", "length"], "training episode length (steps)"),
         (["--y", "eval/return_mean"], "return in evaluation"),
-        (["--y", "train/value_loss"], "train/value_loss"),
+        (["--y", "train/value_loss"], "value loss"),
+        (["--y", "learner_wait_share"], "share of time that the learner waits"),
         (["--smooth", "5"], "before smoothing over 5 records"),
         (["--title", "My title"], "My title"),
         (["--labels", "slow"], "slow (mean of 2 seeds)"),
@@ -273,13 +276,59 @@ def test_without_a_screen_and_with_a_home_that_cannot_be_written(
     picture(tmp_path / "a.png")
 
 
-def test_a_curve_is_dotted_where_seeds_have_ended_unless_that_is_hardly_visible() -> None:
-    x = np.array([0.0, 50.0, 100.0, 101.0, 150.0, 200.0])
-    nothing = np.zeros(6)
-    long = Spread(x, nothing, nothing, nothing, np.array([2, 2, 2, 1, 1, 1]))
-    assert stretches(long) == [slice(0, 3), slice(3, 6)]
-    short = Spread(x, nothing, nothing, nothing, np.array([2, 2, 2, 2, 2, 1]))
-    assert stretches(short) == [slice(0, 5)]
+def seed_run(path: Path, seed: int, steps: int, level: float) -> None:
+    """A run on disk that learned for ``steps`` steps."""
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(f"seed: {seed}\nenv: {{id: World-v0}}\n")
+    records = [
+        {"steps": at, "wall_secs": at / 100, "rollout/return_mean": level + at / 1000}
+        for at in range(1000, steps + 1, 1000)
+    ]
+    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records))
+
+
+def test_where_a_seed_ends_the_mean_ends_and_the_others_go_on_alone(tmp_path: Path) -> None:
+    for seed, steps, level in ((0, 10_000, 0.0), (1, 16_000, 2.0), (2, 10_000, 5.0)):
+        seed_run(tmp_path / f"seed-{seed}", seed, steps, level)
+    (curve,) = compose([tmp_path], Wanted(smooth=1)).picture.curves
+    assert curve.spread is not None
+    assert curve.spread.x[-1] == 10_000
+    assert set(curve.spread.count.tolist()) == {3}
+    (tail,) = curve.tails
+    assert tail.x.tolist() == [10_000, 11_000, 12_000, 13_000, 14_000, 15_000, 16_000]
+    assert tail.y[0] == 12.0, "it joins its own line, not the mean"
+
+
+def test_a_short_rest_is_left_out(tmp_path: Path) -> None:
+    for seed, steps in ((0, 50_000), (1, 51_000)):
+        seed_run(tmp_path / f"seed-{seed}", seed, steps, 0.0)
+    (curve,) = compose([tmp_path]).picture.curves
+    assert curve.tails == []
+
+
+def test_the_legend_is_small(runs: Path) -> None:
+    picture = compose([runs / "lr0.001"]).picture
+    with Image.open(io.BytesIO(rendered(picture, "png"))) as image:
+        assert image.height < 1.12 * 4.2 * 160, "less than an eighth of the picture"
+
+
+def test_every_metric_of_a_run_has_a_name_for_people(runs: Path) -> None:
+    seen = {
+        key for run in runs.glob("lr*/seed-*") for record in read_run(run).records for key in record
+    }
+    written = re.findall(r"`((?:rollout|eval|time|train|replay|fleet)/[a-z_<>]+)`", pages())
+    keys = {key for key in seen | set(written) if "/" in key} - {"eval/steps", "eval/episodes"}
+    assert len(keys) > 40
+    for key in keys:
+        assert is_named(key), key
+        assert not re.search("[/_]", human_name(key).replace("<key>", "")), human_name(key)
+    assert human_name("train/own_number") == "own number", "a user's own"
+
+
+def pages() -> str:
+    """What the documentation says of metrics."""
+    found = [REPOSITORY / "docs/metrics.md", *(REPOSITORY / "docs/formations").glob("*.md")]
+    return "\n".join(page.read_text() for page in found)
 
 
 def test_help_is_quick_to_come_by(plot: Plot) -> None:
