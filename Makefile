@@ -4,7 +4,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# $(call INSTALL,what,environment,variables): says what comes; pip's progress is shown on a terminal.
+INSTALL = @echo "installing $(1) into $(2); this usually takes a few minutes"; \
+  quiet=-q; if [ -t 1 ]; then quiet=; fi; \
+  $(3) $(2)/bin/python -m pip --disable-pip-version-check $$quiet install
 # Extras that `make test` needs, and the ones that `make demo` brings.
 DEMO_EXTRAS := mpi
 TEST_EXTRAS := dev,mpi,envpool,minatar,minigrid,export,wandb,mlflow,docs
@@ -83,16 +86,16 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install -e ".[$(DEMO_EXTRAS)]"
+	$(call INSTALL,Rookery and what it needs (PyTorch and others),$(VENV)) -e ".[$(DEMO_EXTRAS)]"
 	@touch $@
 
 $(TEST_STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install -e ".[$(TEST_EXTRAS)]"
+	$(call INSTALL,Rookery with all it is tested with,$(VENV)) -e ".[$(TEST_EXTRAS)]"
 	@touch $(STAMP) $@
 
 .venv-%/.installed: benchmarks/%.txt
 	$(PYTHON) -m venv .venv-$*
-	PIP_CONSTRAINT= .venv-$*/bin/python -m pip --disable-pip-version-check -q install -r $<
+	$(call INSTALL,what $< lists,.venv-$*,PIP_CONSTRAINT=) -r $<
 	@touch $@
 
 clean:

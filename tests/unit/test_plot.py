@@ -20,8 +20,9 @@ from PIL import Image
 from rookery.cli.main import main
 from rookery.runs.comparison import read_run
 from rookery.runs.curve_picture import Wanted, compose
+from rookery.runs.curves import Series, Spread
 from rookery.runs.metric_names import human_name, is_named
-from rookery.runs.plotting import rendered
+from rookery.runs.plotting import Curve, Picture, rendered
 
 REPOSITORY = Path(__file__).parents[2]
 TINY = [
@@ -310,6 +311,18 @@ def test_the_legend_is_small(runs: Path) -> None:
     picture = compose([runs / "lr0.001"]).picture
     with Image.open(io.BytesIO(rendered(picture, "png"))) as image:
         assert image.height < 1.12 * 4.2 * 160, "less than an eighth of the picture"
+
+
+def test_a_legend_of_many_curves_is_not_cut_off() -> None:
+    x = np.arange(5.0)
+    spread = Spread(x, x, x, x, np.full(5, 3))
+    labels = [f"lr 1e-0{n} (mean of 3 seeds)" for n in range(7)]
+    curves = [Curve(label, [Series(x, x)], spread) for label in labels]
+    reading = {"raw_name": "thin: single seeds, before smoothing over 5 records", "band_name": "b"}
+    picture = Picture(curves=curves, x_name="steps", y_name="return", **reading)
+    with Image.open(io.BytesIO(rendered(picture, "png"))) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    assert (pixels[:, [0, 1, 2, -3, -2, -1]] == 255).all()
 
 
 def test_every_metric_of_a_run_has_a_name_for_people(runs: Path) -> None:
