@@ -30,7 +30,7 @@ from rich.text import Text
 
 PICTURES = Path(__file__).resolve().parents[1] / "pictures"
 WORDS = ["train", "cartpole", "--engine", "local", "--actors", "2", "--eval-every", "12500"]
-COLUMNS, ROWS = 100, 30
+COLUMNS, ROWS = 100, 26
 
 _FRAME = re.compile(r"\x1b\[\?25l\r(.*?)\x1b\[J\x1b\[\?25h", re.DOTALL)
 _MOVES = re.compile(r"\x1b\[[0-9?]*[A-HJK]|\r")

@@ -31,6 +31,8 @@ _X_GAP = 4
 """The least room between numbers under the x axis."""
 _TICK_ROWS = range(2, 7)
 """Rows from tick to tick, where there is room for that."""
+_TICKS = 7
+"""About so many, where it can be chosen."""
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of a braille character, by row and column of the dot."""
 
@@ -212,7 +214,7 @@ def _scale(values: list[float], rows: int) -> Scale:
     )
     return min(
         (scale for scale in fitting if scale is not None and len(scale.ticks()) > 1),
-        key=lambda scale: (scale.unit, scale.step),
+        key=lambda scale: (scale.unit, abs(scale.tick_rows - rows / _TICKS), -scale.step),
     )
 
 
