@@ -284,6 +284,7 @@ def test_a_killed_actor_is_told_above_the_view(tmp_path: Path) -> None:
     words = tuple(run if word == "run" else word for word in words)
     with watch(*words, cwd=tmp_path, columns=100, rows=30) as terminal:
         terminal.until(has_curve)
+        assert re.search(r"starting, \d of 4 processes", terminal.raw)
         os.kill(members(tmp_path / run)["actor-1"], signal.SIGKILL)
         terminal.until(lambda screen: re.search(r"restarts +1", screen.text()) is not None)
         terminal.type(b"\x03")
