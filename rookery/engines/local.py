@@ -27,7 +27,7 @@ from rookery.runs.checkpoint import LATEST, CheckpointStore
 from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.directory import RunDirectory
 from rookery.runs.session import Outcome
-from rookery.runs.stage import FIRST_BATCH, Stage
+from rookery.runs.stage import FIRST_BATCH, Stage, started
 from rookery.runs.supervise import RestartBudget, describe_exit
 from rookery.transport.control import Control, Message
 
@@ -203,9 +203,8 @@ class _Driver:
             self.started.add(process.name)
         if self.begun:
             return
-        total = len(self.fleet.processes)
-        there = Stage("starting", len(self.started), total, "processes", brief=True)
-        self.job.callbacks.tell_stage(FIRST_BATCH if len(self.started) == total else there)
+        done, total = len(self.started), len(self.fleet.processes)
+        self.job.callbacks.tell_stage(FIRST_BATCH if done == total else started(done, total))
 
     def _call(self, callback: Any, record: dict[str, Any]) -> None:
         if callback is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_START = "starting"
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -19,6 +21,11 @@ class Stage:
     """Over within seconds as a rule: not worth a line that stays."""
 
     @property
+    def is_start(self) -> bool:
+        """Whether the session has not begun: its training time does not count yet."""
+        return self.what.startswith(_START)
+
+    @property
     def text(self) -> str:
         """In a few words."""
         if not self.total:
@@ -28,8 +35,14 @@ class Stage:
 
 def starting(what: str) -> Stage:
     """What it takes to begin."""
-    return Stage(f"starting: {what}", brief=True)
+    return Stage(f"{_START}: {what}", brief=True)
 
 
+def started(done: int, total: int) -> Stage:
+    """How many processes are there."""
+    return Stage(_START, done, total, "processes", brief=True)
+
+
+START = Stage(_START, brief=True)
 FIRST_BATCH = Stage("collecting the first batch", brief=True)
 """Everybody is there, and nothing was learned yet."""

@@ -24,7 +24,7 @@ from rookery.cli.live.terminal import speaks_unicode
 from rookery.cli.main import main
 from rookery.recipes.settings import settings_from_flags
 from rookery.runs.metrics import read_metrics
-from rookery.runs.stage import Stage
+from rookery.runs.stage import FIRST_BATCH, Stage
 from tests.faults.processes import members, own_name
 from tests.forks import forked
 from tests.terminal import REPOSITORY, Screen, watch
@@ -395,6 +395,9 @@ def test_what_it_does_besides_training_is_told() -> None:
     assert "starting 0:07" in shown(7.0)
     told.stage = Stage("starting", 2, 4, "processes", brief=True)
     assert shown(7.0).count("starting, 2 of 4 processes") == 2, "at the top and for the curve"
+    told.enter(FIRST_BATCH, 8.0)
+    assert "collecting the first batch 0:01" in shown(9.0), "training time begins with the session"
+    told = story()
     told.stage, told.ahead = Stage("filling replay", 3000, 10_000, "steps", brief=True), (3000, 8.0)
     assert "filling replay, 3,000 of 10,000 steps 0:09" in shown(9.0)
     assert "3,000 / 150,000 steps  2%" in shown(9.0)

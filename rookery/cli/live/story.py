@@ -11,7 +11,7 @@ from typing import Any
 
 from rookery.core.interval import half_width
 from rookery.runs.config import RunConfig
-from rookery.runs.stage import Stage
+from rookery.runs.stage import START, Stage
 
 Record = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Story:
         self.begun_steps, self.begun_secs = steps, secs
         self.steps, self.secs, self.moment = steps, secs, moment
         self.state = "running"
-        self.stage: Stage | None = Stage("starting")
+        self.stage: Stage | None = START
         """What it does while it is running and not training."""
         self.ahead = (steps, moment)
         """Steps made by some moment, also between records."""
@@ -79,6 +79,13 @@ class Story:
         restarts = self.number_in(record, "fleet/restarts")
         self.restarts = max(self.restarts, int(restarts or 0))
         self._note(record)
+
+    def enter(self, stage: Stage | None, moment: float) -> None:
+        """It does something else now, or is further with it."""
+        before, self.stage = self.stage, stage
+        if before is not None and before.is_start and not (stage is not None and stage.is_start):
+            self.moment = moment  # training time begins
+            self.ahead = (self.steps, moment)
 
     def end(self, state: str, *, steps: int, secs: float, restarts: int) -> None:
         """The session is over."""

@@ -95,7 +95,7 @@ class LiveView:
         if self._show is None or self._show.failed:
             self.lines.stage(stage)
         else:
-            self._show.story.stage = stage
+            self._show.story.enter(stage, time.monotonic())
 
     def steps(self, steps: int) -> None:
         """How far it is."""
