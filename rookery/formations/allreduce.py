@@ -60,6 +60,7 @@ class Allreduce:
             has_envs=True,
             keeps_session=True,
             on_death="rewind",
+            leaves=True,
             about=f"{config.algo}, {config.optimizer.name}",
             holds=worker_holds,
         )

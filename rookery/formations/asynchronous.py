@@ -88,6 +88,7 @@ class Async:
                 build=build_actor,
                 replicas=plan.num_actors,
                 has_envs=True,
+                leaves=True,
                 about=f"{formation.slots_per_actor} slots",
             ),
             Node(
@@ -97,6 +98,7 @@ class Async:
                 computes=True,
                 keeps_session=True,
                 on_death="rewind",
+                leaves=True,
                 about=f"{config.algo}, {config.optimizer.name}",
                 holds=worker_holds,
             ),

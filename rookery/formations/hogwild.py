@@ -73,6 +73,7 @@ class Hogwild:
                 num_threads=formation.worker_threads,
                 computes=True,
                 has_envs=True,
+                leaves=True,
                 about=f"{config.algo}, {config.optimizer.name}",
                 holds=worker_holds,
             ),

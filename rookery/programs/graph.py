@@ -64,6 +64,9 @@ class Node:
     what it shared may be half written."""
     grace_secs: float = 5.0
     """How long it may take to end by itself when the run is over."""
+    leaves: bool = False
+    """Whether it may leave a rollout or an update half made when the run is about to end; False:
+    others need it to end in order."""
     metrics: tuple[str, ...] = ()
     """What it tells of itself through its vitals, by name."""
     about: str = ""

@@ -60,7 +60,10 @@ class Place:
     warn: Callable[[str], None] = _LOG.warning
     """Tell the user something that matters."""
     should_stop: Callable[[], bool] = lambda: False
-    """Asked by what takes long."""
+    """Asked by what plays whole episodes."""
+    leaving: Callable[[], bool] = lambda: False
+    """Whether the run is about to end, so that what is half made, a rollout or an update, is not
+    finished. Once true, it stays so."""
 
     @property
     def actor_seed(self) -> int:
