@@ -228,10 +228,7 @@ class SavedRun:
         """The checkpoint to go on from."""
         path = self.directory.path
         if not CheckpointStore(self.directory.checkpoints).steps_available():
-            raise UserError(
-                f"{path} has no checkpoint to go on from; "
-                f"`rookery train --config {self.directory.config_path}` begins it again"
-            )
+            raise UserError(f"{path}: {self.directory.how_to_go_on()}")
         return load_checkpoint(self.start, None if self.start != path else "latest")
 
     def settled(self, config: RunConfig, checkpoint: Checkpoint, new_goal: bool) -> Outcome | None:
