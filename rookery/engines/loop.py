@@ -63,7 +63,7 @@ def build_member(
     start_steps: int = 0,
     exact: bool = False,
     stopping: Stopping = lambda: None,
-    leaving: Callable[[], bool] = lambda: False,
+    leaving: Callable[[], bool] | None = None,
     warn: Callable[[str], None] = _LOG.warning,
     tick: Callable[[], None] = lambda: None,
 ) -> Member:
@@ -82,7 +82,7 @@ def build_member(
         heartbeat=heartbeat,
         own=wired.wakeups[node.name][replica],
         should_stop=lambda: stopping() is not None,
-        leaving=leaving if node.leaves else lambda: False,
+        leaving=leaving if node.leaves else None,
         warn=warn,
     )
     return Member(node, replica, node.build(place), ports, heartbeat, vitals)

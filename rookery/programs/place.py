@@ -61,9 +61,9 @@ class Place:
     """Tell the user something that matters."""
     should_stop: Callable[[], bool] = lambda: False
     """Asked by what plays whole episodes."""
-    leaving: Callable[[], bool] = lambda: False
+    leaving: Callable[[], bool] | None = None
     """Whether the run is about to end, so that what is half made, a rollout or an update, is not
-    finished. Once true, it stays so."""
+    finished; once true, it stays so. None: all that is begun is finished."""
 
     @property
     def actor_seed(self) -> int:

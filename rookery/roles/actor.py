@@ -57,13 +57,14 @@ class Actor(BaseRole):
         rng: np.random.Generator,
         device: torch.device,
         heartbeat: Heartbeat | None = None,
-        leaving: Callable[[], bool] = lambda: False,
+        leaving: Callable[[], bool] | None = None,
         exactly: bool = False,
     ) -> None:
-        """``leaving``: whether the run is about to end; ``exactly``: whether what is saved of the
-        episodes must fit what was learned."""
+        """``leaving``: whether the run is about to end, None if that changes nothing; ``exactly``:
+        whether what is saved of the episodes must fit what was learned."""
         self.policy = policy
-        self.leaving, self.exactly = leaving, exactly
+        self.leaving = leaving or _never
+        self.exactly = exactly and leaving is not None
         self.left = False
         """Whether it was told so, and acts no more."""
         self._before: State | None = None
@@ -178,6 +179,10 @@ class Actor(BaseRole):
         """Close the environments."""
         for half in self.halves:
             half.envs.close()
+
+
+def _never() -> bool:
+    return False
 
 
 _PREFIXES = ("", "second/")

@@ -35,7 +35,7 @@ class AsyncLearner(Learner):
 
         In one thread, what was put in a turn that is left half made is not looked at.
         """
-        if self.keep_queue and self.leaving():
+        if self.keep_queue and self.leaving is not None and self.leaving():
             return False
         self.queue_source.gather(self.updates)
         return self.queue_source.can_sample()
@@ -45,7 +45,9 @@ class AsyncLearner(Learner):
         self.steps += self.queue_source.take_refused_steps()
         return super().step()
 
-    def _learn(self, rollout: Rollout, leaving: Callable[[], bool]) -> dict[str, float] | None:
+    def _learn(
+        self, rollout: Rollout, leaving: Callable[[], bool] | None
+    ) -> dict[str, float] | None:
         lag = self.updates - rollout.version
         ages = {"lag_mean": float(lag.mean()), "lag_max": float(lag.max())}
         metrics = super()._learn(rollout, leaving)

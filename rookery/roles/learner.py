@@ -58,9 +58,9 @@ class Learner(BaseRole):
         rng: np.random.Generator,
         group: Group | None = None,
         heartbeat: Heartbeat | None = None,
-        leaving: Callable[[], bool] = lambda: False,
+        leaving: Callable[[], bool] | None = None,
     ) -> None:
-        """``leaving``: whether the run is about to end."""
+        """``leaving``: whether the run is about to end; None if that changes nothing."""
         self.policy = policy
         self.leaving, self.left = leaving, False
         self._last_secs = math.inf
@@ -106,9 +106,10 @@ class Learner(BaseRole):
         If the run is about to end and this would take long, all is left as it was before.
         """
         begun, rollout = time.monotonic(), self.source.sample()
-        undoes = self.undoes and self.group.size == 1 and self._last_secs >= QUICK_SECS
-        before = copy.deepcopy(self.save_state()) if undoes else None
-        metrics = self._learn(rollout, self.leaving if undoes else lambda: False)
+        alone, slow = self.undoes and self.group.size == 1, self._last_secs >= QUICK_SECS
+        leaving = self.leaving if alone and slow else None
+        before = copy.deepcopy(self.save_state()) if leaving is not None else None
+        metrics = self._learn(rollout, leaving)
         self._last_secs = time.monotonic() - begun
         if metrics is None:
             assert before is not None
@@ -125,7 +126,9 @@ class Learner(BaseRole):
         self.source.release()
         return update
 
-    def _learn(self, rollout: Rollout, leaving: Callable[[], bool]) -> dict[str, float] | None:
+    def _learn(
+        self, rollout: Rollout, leaving: Callable[[], bool] | None
+    ) -> dict[str, float] | None:
         """What one update did; None if it was left between two minibatches."""
         batch = self.algorithm.prepare(rollout)
         lr = value_at(self.optimizer.config.lr, self.steps)
@@ -137,7 +140,7 @@ class Learner(BaseRole):
             self.flat.average_grad(minibatch.mask.sum(), self.group)
             metrics["grad_norm"] = self.optimizer.step(lr)
             seen.append(metrics)
-            if leaving():
+            if leaving is not None and leaving():
                 return None
         self.policy.update_moments(batch.obs, batch.mask.bool(), self.group.sum_)
         means = {name: float(torch.stack([m[name] for m in seen]).mean()) for name in seen[0]}
