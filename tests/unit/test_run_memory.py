@@ -57,6 +57,7 @@ RUNS = {
     "images": [
         *(f"{OWN}:Frames", "--envs", "16", "--ppo.rollout_steps", "64"),
         *("--ppo.num_minibatches", "1", "--ppo.num_epochs", "1", "--steps", "1024"),
+        *("--policy.precision", "fp32"),  # auto goes by what is faster at the moment
     ],
 }
 
