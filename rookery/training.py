@@ -23,13 +23,14 @@ import yaml
 from rookery.core.errors import EnvironmentFault, UserError
 from rookery.core.signature import Signature
 from rookery.doctor.precision import computable, faster_precision, why_not_bf16
-from rookery.doctor.replay_memory import check_replay_fits, replay_note
+from rookery.doctor.run_memory import check_memory, memory_note
 from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.fork_server import fork_server_for
 from rookery.envs.make import is_callable_id
 from rookery.nets.encoder import Encoder
 from rookery.nets.policy import Policy
+from rookery.programs.memory import estimate
 from rookery.programs.plan import Plan, compute_threads, probe
 from rookery.programs.validate import validate
 from rookery.recipes.schedules import note_on_schedules
@@ -227,10 +228,7 @@ class SavedRun:
         """The checkpoint to go on from."""
         path = self.directory.path
         if not CheckpointStore(self.directory.checkpoints).steps_available():
-            raise UserError(
-                f"{path} has no checkpoint to go on from; "
-                f"`rookery train --config {self.directory.config_path}` begins it again"
-            )
+            raise UserError(f"{path}: {self.directory.how_to_go_on()}")
         return load_checkpoint(self.start, None if self.start != path else "latest")
 
     def settled(self, config: RunConfig, checkpoint: Checkpoint, new_goal: bool) -> Outcome | None:
@@ -304,7 +302,7 @@ def continue_run(
 
 def _say_notes(plan: Plan, say: Callable[[str], None]) -> None:
     """What a user may not have meant or known, before the run begins."""
-    for note in (replay_note(plan), note_on_schedules(plan.config)):
+    for note in (memory_note(estimate(plan)), note_on_schedules(plan.config)):
         if note is not None:
             say(note)
 
@@ -331,10 +329,19 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Plan:
     plan.device()
     links = carries(config.engine)
     validate(plan.program(), config.engine, links, concurrent=plan.concurrent)
-    check_replay_fits(plan)
+    check_memory(plan, estimate(plan), one_host=_on_one_host(config.engine))
     if start is not None:
         _check_start(start, plan.policy(), config)
     return plan
+
+
+def _on_one_host(engine: str) -> bool:
+    """Whether all processes of a run are on this machine."""
+    if engine != "mpi":
+        return True
+    from rookery.engines.mpi import world
+
+    return len({seat.host for seat in world().seats}) == 1
 
 
 def with_precision(config: RunConfig, signature: Signature) -> RunConfig:

@@ -66,16 +66,18 @@ def _wanted(words: Words) -> Wanted:
                 f"--{flag}: settings need a recipe, as in `{PROG} cartpole --{flag} ...`"
             )
         return Wanted(where=where)
+    from rookery.programs.memory import estimate
     from rookery.programs.plan import Plan
     from rookery.recipes.settings import settings_from_flags
     from rookery.runs.config import divided
 
     config, _ = divided(settings_from_flags(what, words.flags))
     try:
-        nodes = Plan.of(config).program().nodes
+        plan = Plan.of(config)
+        nodes, needs = plan.program().nodes, estimate(plan)
     except UserError:  # the check of the recipe will say so
-        nodes = ()
-    return Wanted(where=where, nodes=nodes, config=config)
+        nodes, needs = (), None
+    return Wanted(where=where, nodes=nodes, config=config, needs=needs)
 
 
 def plain_lines(report: Report) -> list[str]:

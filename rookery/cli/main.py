@@ -14,6 +14,7 @@ from typing import Any
 
 from rookery.cli.head_start import head_start_of
 from rookery.core.errors import UserError, near_names
+from rookery.engines.interrupt import exit_code_of
 
 COMMANDS = {
     "train": "train a recipe, an environment or a factory",
@@ -32,8 +33,6 @@ COMMANDS = {
     "import-config": "turn a configuration of MarltasCore into one of ours",
 }
 
-INTERRUPTED = 130
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the process's exit code."""
@@ -45,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"rookery: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        return exit_code_of(error)
     except SystemExit as done:  # argparse after --help
         return int(done.code or 0)
     except BrokenPipeError:

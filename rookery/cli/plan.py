@@ -28,14 +28,21 @@ def main(argv: list[str]) -> int:
     config, note = divided(settings_from_flags(what, words.flags))
     if note is not None:
         print(note, file=sys.stderr)
+    from rookery.doctor.run_memory import memory_note
     from rookery.engines.carries import carries
-    from rookery.programs.plan import Plan
+    from rookery.programs.memory import estimate
+    from rookery.programs.plan import Plan, probe
     from rookery.programs.render import to_mermaid, to_text
     from rookery.programs.validate import validate
+    from rookery.training import with_precision
 
-    plan, links = Plan.of(config), carries(config.engine)
+    signature = probe(config.env, config.seed)
+    plan = Plan.of(with_precision(config, signature), signature)
+    links = carries(config.engine)
     program = plan.program()
     validate(program, config.engine, links, concurrent=plan.concurrent)
     mermaid = "mermaid" in words.switches
     print((to_mermaid if mermaid else to_text)(program, plan, links), end="")
+    if not mermaid:
+        print(f"\n{memory_note(estimate(plan))}")
     return 0

@@ -263,6 +263,15 @@ class ExperienceSink(Protocol):
         """Whether there is room for one more rollout now."""
         ...
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether a rollout that was put may have to wait for others before any is learned from."""
+        ...
+
+    def unlearned(self) -> bool:
+        """Whether this actor has put rollouts of which a checkpoint made now would know nothing."""
+        ...
+
     def reserve(self) -> Rollout:
         """Memory for the next rollout; call only when :meth:`can_put`."""
         ...

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rookery.programs.graph import Node
+    from rookery.programs.memory import Needs
     from rookery.runs.config import RunConfig
 
 Level = Literal["ok", "note", "warning", "problem"]
@@ -42,6 +43,8 @@ class Wanted:
     nodes: tuple[Node, ...] = ()
     """The roles of a program; empty if no recipe was given."""
     config: RunConfig | None = None
+    needs: Needs | None = None
+    """What a run would take in memory; None if no recipe was given."""
 
     @property
     def engine(self) -> str:

@@ -15,8 +15,6 @@ from rookery.doctor.finding import Finding, Wanted, note, ok, problem, size, war
 
 LOW_BYTES = 1 << 30
 """Less free memory than this is worth a warning."""
-PROCESS_BYTES = 400 << 20
-"""About what a process with torch takes."""
 DRIFT_SECS = 0.02
 
 
@@ -63,14 +61,17 @@ def memory(
     limit = cgroup.memory_bytes()
     limited = " (limited by its control group)" if limit == total else ""
     text = f"{size(max(free, 0))} free of {size(total)}{limited}"
-    processes = sum(node.replicas for node in wanted.nodes) + 1 if wanted.engine != "inline" else 1
-    need = processes * PROCESS_BYTES
-    data = {"free_bytes": free, "total_bytes": total, "limit_bytes": limit}
-    if free < need:
-        remedy = "end other programs, raise the limit, or use fewer --actors"
-        yield warning(
-            "memory", f"{text}; {processes} processes need about {size(need)}", remedy, **data
-        )
+    data: dict[str, int | None] = {
+        "free_bytes": free,
+        "total_bytes": total,
+        "limit_bytes": limit,
+    }
+    if wanted.needs is not None:
+        data["needed_bytes"] = wanted.needs.total
+        text = f"{text}; the run takes about {wanted.needs}"
+    if wanted.needs is not None and free < wanted.needs.total:
+        remedy = "end other programs, raise the limit, or lower what takes most"
+        yield warning("memory", text, remedy, **data)
     elif free < LOW_BYTES:
         yield warning("memory", text, "end other programs or raise the limit", **data)
     else:

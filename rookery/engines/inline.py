@@ -78,6 +78,7 @@ class _Crew:
         self.job, self.interrupt = job, interrupt
         self.no_time_to_evaluate: Callable[[], bool] = lambda: False
         self.program = job.plan.program()
+        self.over = threading.Event()
         concurrent = job.plan.concurrent
         self.wakeups = {
             node.name: [_wakeup(concurrent) for _ in range(node.replicas)]
@@ -94,7 +95,6 @@ class _Crew:
             threading.Thread(target=self._run, args=(member,), name=member.name, daemon=True)
             for member in apart
         ]
-        self.over = threading.Event()
         self.failures: list[tuple[Member, BaseException]] = []
         self.attention = Attention()
 
@@ -132,7 +132,12 @@ class _Crew:
             start_steps=job.resume.steps if job.resume is not None else 0,
             exact=exact,
             stopping=self._stop_evaluating,
+            leaving=self._leaving,
         )
+
+    def _leaving(self) -> bool:
+        """Whether the run is about to end."""
+        return self.interrupt.requested or self.over.is_set()
 
     def _stop_evaluating(self) -> Stop | None:
         """Why whoever plays whole episodes in this thread should leave off."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -13,8 +14,9 @@ from typing import Any, Literal, NamedTuple
 
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM})
 """Signals that end a run."""
-SAME_SECS = 1.0
-"""SIGTERM again within this time means the same: Slurm sends two when a job's time is up."""
+SAME_SECS, SLURM_SAME_SECS = 0.1, 1.0
+"""SIGTERM again within this time means the same: `timeout` sends one to its child and one to the
+group, at once; Slurm too when a job's time is up, not so fast."""
 
 
 class Stop(NamedTuple):
@@ -54,9 +56,9 @@ class Interrupt:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
-            if number == signal.SIGTERM and time.monotonic() - self.since < SAME_SECS:
+            if number == signal.SIGTERM and time.monotonic() - self.since < _same_secs():
                 return
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(signal.Signals(number).name)
         self.requested, self.signal, self.since = True, number, time.monotonic()
         if not self.quiet:
             with contextlib.suppress(OSError):
@@ -70,6 +72,16 @@ class Interrupt:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+def _same_secs() -> float:
+    return SLURM_SAME_SECS if "SLURM_JOB_ID" in os.environ else SAME_SECS
+
+
+def exit_code_of(error: KeyboardInterrupt) -> int:
+    """128 and the number of the signal that ended the command at once: 130 for Ctrl-C."""
+    told = signal.SIGTERM if signal.SIGTERM.name in error.args else signal.SIGINT
+    return 128 + told
 
 
 @contextlib.contextmanager

@@ -144,7 +144,10 @@ class _Driver:
         return self.finish
 
     def _stop(self, state: str, reason: str) -> None:
-        """Ask the process that keeps the session to end the run."""
+        """Ask the process that keeps the session to end the run, and all to leave what is half
+        made."""
+        for process in self.fleet.processes:
+            self.fleet.tell(process, "leave")
         self.fleet.tell(self.owner, "stop", state=state, reason=reason)
 
     def _hear(self) -> None:

@@ -63,6 +63,7 @@ def build_member(
     start_steps: int = 0,
     exact: bool = False,
     stopping: Stopping = lambda: None,
+    leaving: Callable[[], bool] | None = None,
     warn: Callable[[str], None] = _LOG.warning,
     tick: Callable[[], None] = lambda: None,
 ) -> Member:
@@ -81,9 +82,26 @@ def build_member(
         heartbeat=heartbeat,
         own=wired.wakeups[node.name][replica],
         should_stop=lambda: stopping() is not None,
+        leaving=leaving if node.leaves else None,
         warn=warn,
     )
     return Member(node, replica, node.build(place), ports, heartbeat, vitals)
+
+
+class NowAndThen:
+    """Asks others, by ``ask``, only a few times a second; once true, it stays so."""
+
+    def __init__(self, ask: Callable[[], bool], every_secs: float = POLL_SECS) -> None:
+        self.ask, self.every_secs = ask, every_secs
+        self.answer, self.asked = False, -every_secs
+
+    def __call__(self) -> bool:
+        """The newest answer."""
+        moment = time.monotonic()
+        if not self.answer and moment - self.asked >= self.every_secs:
+            self.asked = moment
+            self.answer = self.ask()
+        return self.answer
 
 
 def run_members(

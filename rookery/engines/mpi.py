@@ -32,9 +32,9 @@ from rookery.core.ports import End
 from rookery.core.signature import Signature
 from rookery.engines.assemble import Wired, layouts
 from rookery.engines.engine import Finish, Job
-from rookery.engines.interrupt import Interrupt, Stop
+from rookery.engines.interrupt import Interrupt, Stop, exit_code_of
 from rookery.engines.launcher import HEARD_SECS, openmpi_started_us, slurm_step_of
-from rookery.engines.loop import Member, Stopping, build_member, run_members
+from rookery.engines.loop import Member, NowAndThen, Stopping, build_member, run_members
 from rookery.engines.rank_guard import OTHERS_SECS
 from rookery.engines.session_owner import SessionOwner, restore
 from rookery.envs.timeout import certain_secs
@@ -49,6 +49,8 @@ from rookery.runs.stage import FIRST_BATCH, starting
 SILENCE_SECS = 10.0
 """Beyond the environment's own time-out, which comes first: it can name the environment."""
 LOOK_SECS = 0.5
+LEAVE = -1
+"""What rank 0 tells the others before it says with which code all end."""
 
 
 @cache
@@ -135,7 +137,7 @@ def _fail(ranks: World, error: BaseException) -> int:
     if isinstance(error, ranks.mpi.Exception):  # another is gone, and has said why, or its guard
         time.sleep(OTHERS_SECS)
     code = error.exit_code if isinstance(error, UserError) else 1
-    code = 130 if isinstance(error, KeyboardInterrupt) else code
+    code = exit_code_of(error) if isinstance(error, KeyboardInterrupt) else code
     cause = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     if ranks.rank == 0 and not _begun:
         print(f"rookery: {cause}", file=sys.stderr, flush=True)
@@ -306,7 +308,12 @@ class RankWired:
 
 
 def _build(
-    rank_wired: RankWired, plan: Plan, run: Path, start_steps: int, stopping: Stopping
+    rank_wired: RankWired,
+    plan: Plan,
+    run: Path,
+    start_steps: int,
+    stopping: Stopping,
+    leaving: Callable[[], bool],
 ) -> list[Member]:
     """The replicas of this rank."""
     bridge, wired = rank_wired.bridge, rank_wired.wired
@@ -319,6 +326,7 @@ def _build(
             run=run,
             start_steps=start_steps,
             stopping=stopping,
+            leaving=NowAndThen(leaving),
             tick=lambda: _discard(bridge.pump()),
         )
         for node, replica in rank_wired.seating.at(rank_wired.ranks.rank)
@@ -345,11 +353,16 @@ def run(job: Job) -> Finish:
         watch = Watch(ranks, rank_wired, plan.config)
         ranks.on_poll = watch.look
 
+        ending = _Ending(ranks, interrupt)
+
         def stopping() -> Stop | None:
             rank_wired.bridge.pump()
+            ending.is_leaving()
             return interrupt.stopping()
 
-        members = _build(rank_wired, plan, job.run.path, start, interrupt.stopping)
+        members = _build(
+            rank_wired, plan, job.run.path, start, interrupt.stopping, ending.is_leaving
+        )
         own, others = members[0], members[1:]
         owner = SessionOwner(
             plan.config, job.run, program, own, job.callbacks, stopping, others=lambda: others
@@ -369,6 +382,20 @@ def run(job: Job) -> Finish:
     ranks.tell(finish.outcome.exit_code)
     rank_wired.bridge.close()
     return finish
+
+
+class _Ending:
+    """Rank 0 passes a signal on: all leave what is half made."""
+
+    def __init__(self, ranks: World, interrupt: Interrupt) -> None:
+        self.ranks, self.interrupt, self.told = ranks, interrupt, False
+
+    def is_leaving(self) -> bool:
+        """Whether the run is about to end; the others know it then."""
+        if self.interrupt.requested and not self.told:
+            self.told = True
+            self.ranks.tell(LEAVE)
+        return self.told
 
 
 class Watch:
@@ -426,7 +453,8 @@ def follow(ranks: World) -> int:
     node = rank_wired.seating.at(ranks.rank)[0][0]
     with compute_threads(node.num_threads):
         run = Path(order["run"])
-        members = _build(rank_wired, plan, run, order["start_steps"], ear.stopping)
+        start = order["start_steps"]
+        members = _build(rank_wired, plan, run, start, ear.stopping, ear.is_leaving)
         role = members[0].role
         try:
             if node.keeps_session:
@@ -464,14 +492,21 @@ class _Ear:
     def __init__(self, ranks: World, bridge: Bridge) -> None:
         self.ranks, self.bridge = ranks, bridge
         self.code: int | None = None
+        self.leaving = False
         self.looked = 0.0
 
     def stopping(self) -> Stop | None:
         """Move frames, and hear."""
         self.bridge.pump()
         if self.code is None:
-            self.code = self.ranks.told()
+            word = self.ranks.told()
+            self.leaving |= word == LEAVE
+            self.code = None if word == LEAVE else word
         return None if self.code is None else Stop("stopped", "rank 0 has ended the run")
+
+    def is_leaving(self) -> bool:
+        """Whether the run is about to end."""
+        return self.stopping() is not None or self.leaving
 
     def listen(self) -> None:
         """While it waits for its group, rank 0 must know that it lives."""

@@ -17,7 +17,7 @@ from rookery.core.heap import keep_freed_memory
 from rookery.core.signature import Signature
 from rookery.engines.assemble import Wired, layouts
 from rookery.engines.interrupt import Stop
-from rookery.engines.loop import Member, build_member, run_members
+from rookery.engines.loop import Member, NowAndThen, build_member, run_members
 from rookery.engines.session_owner import SessionOwner, restore
 from rookery.programs.graph import Program
 from rookery.programs.plan import Plan
@@ -93,6 +93,7 @@ def become(order: Order, control: Control, listener: Listener) -> None:
         life=order["life"],
         start_steps=order["start_steps"],
         stopping=inbox.stopping,
+        leaving=NowAndThen(inbox.is_leaving),
         warn=lambda text: _warn(control, text),
     )
     try:
@@ -169,6 +170,7 @@ class _Inbox:
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.stop: Stop | None = None
+        self.leaving = False
         self.on_restarts: Any = lambda number: None
 
     def stopping(self) -> Stop | None:
@@ -176,9 +178,15 @@ class _Inbox:
         for message in self.listener.take():
             if message["kind"] == "stop":
                 self.stop = Stop(message["state"], message["reason"])
+            elif message["kind"] == "leave":
+                self.leaving = True
             elif message["kind"] == "restarts":
                 self.on_restarts(message["number"])
         return self.stop
+
+    def is_leaving(self) -> bool:
+        """Whether the run is about to end, or this process is to."""
+        return self.stopping() is not None or self.leaving
 
 
 def _warn(control: Control, text: str) -> None:

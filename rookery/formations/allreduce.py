@@ -13,6 +13,7 @@ from typing import ClassVar
 from rookery.formations.session_edges import with_session
 from rookery.formations.settings import FormationConfig
 from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.memory import worker_holds
 from rookery.programs.plan import Plan
 from rookery.roles.build import build_worker
 from rookery.transport.shared_group import GroupPort
@@ -59,7 +60,9 @@ class Allreduce:
             has_envs=True,
             keeps_session=True,
             on_death="rewind",
+            leaves=True,
             about=f"{config.algo}, {config.optimizer.name}",
+            holds=worker_holds,
         )
         return with_session(plan, "allreduce", [worker], [Edge("worker", gradients, "worker")])
 

@@ -12,6 +12,7 @@ from rookery.core.errors import UserError
 from rookery.formations.session_edges import with_session
 from rookery.formations.settings import FormationConfig
 from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.memory import worker_holds
 from rookery.programs.plan import Plan
 from rookery.roles.build import build_actor, build_async_learner
 from rookery.transport.queue import QueuePort
@@ -87,6 +88,7 @@ class Async:
                 build=build_actor,
                 replicas=plan.num_actors,
                 has_envs=True,
+                leaves=True,
                 about=f"{formation.slots_per_actor} slots",
             ),
             Node(
@@ -96,7 +98,9 @@ class Async:
                 computes=True,
                 keeps_session=True,
                 on_death="rewind",
+                leaves=True,
                 about=f"{config.algo}, {config.optimizer.name}",
+                holds=worker_holds,
             ),
         ]
         edges = [

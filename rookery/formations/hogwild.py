@@ -14,6 +14,7 @@ from rookery.formations.session_edges import with_session
 from rookery.formations.settings import FormationConfig
 from rookery.params.hogwild import SharedWeightsPort
 from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.memory import worker_holds
 from rookery.programs.plan import Plan
 from rookery.roles.build import build_hogwild_session, build_hogwild_worker
 from rookery.transport.reports import ReportsPort
@@ -72,7 +73,9 @@ class Hogwild:
                 num_threads=formation.worker_threads,
                 computes=True,
                 has_envs=True,
+                leaves=True,
                 about=f"{config.algo}, {config.optimizer.name}",
+                holds=worker_holds,
             ),
             Node(
                 name="session",

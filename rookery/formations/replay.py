@@ -5,8 +5,10 @@ DQN, Ape-X, R2D2, NGU and Agent57; MarltasCore.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 from typing import ClassVar
 
 import torch
@@ -16,15 +18,19 @@ from rookery.core.errors import UserError
 from rookery.core.ports import Port
 from rookery.core.sequence import StepSpec
 from rookery.core.spec import ArraySpec
+from rookery.envs.atari import may_be_game
 from rookery.formations.session_edges import with_session
 from rookery.formations.settings import FormationConfig
 from rookery.params.hogwild import SharedWeightsPort
 from rookery.params.sharded import ShardsPort
-from rookery.programs.graph import Edge, Node, Program
+from rookery.programs.graph import Edge, Held, Node, Program
+from rookery.programs.memory import update_of_sequences
 from rookery.programs.plan import Plan
+from rookery.replay.memory import estimate_bytes
+from rookery.replay.snapshot import SEGMENT_ROWS
 from rookery.roles.build import build_explorer, build_replay, build_replay_learner
 from rookery.roles.curiosity import blank_carried_over
-from rookery.roles.replay import METRICS
+from rookery.roles.replay import METRICS, table_config
 from rookery.runs.config import RunConfig
 from rookery.transport.actor_states import ActorStatesPort
 from rookery.transport.calls import CallPort
@@ -91,6 +97,7 @@ class Replay:
                 grace_secs=SNAPSHOT_SECS,
                 metrics=METRICS,
                 about=f"the last {algo.capacity_steps:,} steps",
+                holds=_table,
             ),
             Node(
                 name="learner",
@@ -101,6 +108,7 @@ class Replay:
                 keeps_session=True,
                 on_death="rewind",
                 about=f"{config.algo}, {config.optimizer.name}",
+                holds=_update,
             ),
         ]
         snapshots = CallPort("snapshots", "that replay saves itself beside a checkpoint", {})
@@ -160,6 +168,25 @@ def sequences_port(plan: Plan) -> SequencesPort:
         episode_width=_episode_width(plan, algo),
         stride=apart,
     )
+
+
+def _table(plan: Plan) -> Iterator[Held]:
+    """Of replay, once it is full, and to save it part by part."""
+    formation, algo = settings_of(plan.config)
+    config, spec = table_config(algo, plan.config.env.num_envs), step_spec(plan)
+    packed, plain = estimate_bytes(config, spec), estimate_bytes(config, spec, packed=1.0)
+    yield Held("replay", packed, 0 if may_be_game(plan.config.env.id) else plain)
+    if formation.save_replay:  # a part is copied, and made a file of
+        yield Held(
+            "snapshots", 2 * packed * min(SEGMENT_ROWS, algo.capacity_steps) // algo.capacity_steps
+        )
+
+
+def _update(plan: Plan) -> Iterator[Held]:
+    """Of one learner."""
+    formation, algo = settings_of(plan.config)
+    among = formation.num_learners if formation.lockstep else 1
+    return update_of_sequences(plan, ceil(algo.batch_size / among))
 
 
 def _actor_states(plan: Plan, algo: DQNConfig) -> ActorStatesPort:

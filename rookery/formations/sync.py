@@ -50,7 +50,13 @@ class Sync:
             rounds=config.on_policy.rollouts_per_update,
         )
         nodes = [
-            Node(name="actor", build=build_actor, replicas=plan.num_actors, has_envs=True),
+            Node(
+                name="actor",
+                build=build_actor,
+                replicas=plan.num_actors,
+                has_envs=True,
+                leaves=True,
+            ),
             Node(
                 name="learner",
                 build=build_learner,
@@ -58,6 +64,7 @@ class Sync:
                 computes=True,
                 keeps_session=True,
                 on_death="rewind",
+                leaves=True,
                 about=f"{config.algo}, {config.optimizer.name}",
             ),
         ]

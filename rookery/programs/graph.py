@@ -15,7 +15,7 @@ each has an equal part of the clients.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -24,8 +24,20 @@ from rookery.core.ports import Port, Role
 
 if TYPE_CHECKING:
     from rookery.programs.place import Place
+    from rookery.programs.plan import Plan
 
 Link = Literal["call", "shared_memory", "message", "collective"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Memory that a replica has to itself, beside what it shares through its edges."""
+
+    what: str
+    """What it is for, in a word: replay, update, rollouts, weights."""
+    num_bytes: int
+    at_most: int = 0
+    """Bytes if nothing of it can be compressed, where that is more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +64,15 @@ class Node:
     what it shared may be half written."""
     grace_secs: float = 5.0
     """How long it may take to end by itself when the run is over."""
+    leaves: bool = False
+    """Whether it may leave a rollout or an update half made when the run is about to end; False:
+    others need it to end in order."""
     metrics: tuple[str, ...] = ()
     """What it tells of itself through its vitals, by name."""
     about: str = ""
     """What it does, in a few words, for people who read the plan."""
+    holds: Callable[[Plan], Iterable[Held]] | None = None
+    """Memory that each replica has to itself; None: what an update takes, where it ``computes``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,10 @@ class Place:
     warn: Callable[[str], None] = _LOG.warning
     """Tell the user something that matters."""
     should_stop: Callable[[], bool] = lambda: False
-    """Asked by what takes long."""
+    """Asked by what plays whole episodes."""
+    leaving: Callable[[], bool] | None = None
+    """Whether the run is about to end, so that what is half made, a rollout or an update, is not
+    finished; once true, it stays so. None: all that is begun is finished."""
 
     @property
     def actor_seed(self) -> int:

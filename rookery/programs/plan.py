@@ -93,6 +93,18 @@ class Plan:
         return self.config.env.num_envs // self.num_actors
 
     @property
+    def batch_columns(self) -> int:
+        """Rollouts of one environment each, of which one batch is made."""
+        config = self.config
+        columns = config.formation_config.batch_columns(config.env.num_envs)
+        return columns * config.on_policy.rollouts_per_update
+
+    @property
+    def network(self) -> Any:
+        """The network itself, to be looked at and not changed."""
+        return self._policy
+
+    @property
     def recurrent(self) -> bool:
         """Whether the policy carries a state from step to step."""
         return bool(self.state)

@@ -37,7 +37,7 @@ def to_text(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
         link = link_of(program, edge, links)
         lines.append(
             f"  {route:<22} {edge.port.name:<12} {link:<14} "
-            f"{_size(num_bytes):>9} / {per:<11} {edge.port.about}"
+            f"{size(num_bytes):>9} / {per:<11} {edge.port.about}"
         )
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
@@ -62,9 +62,10 @@ def link_of(program: Program, edge: Edge, links: Mapping[Kind, Link]) -> Link:
     return links[edge.port.kind] if apart else "call"
 
 
-def _size(num_bytes: int) -> str:
-    for unit in ("B", "kB", "MB"):
-        if num_bytes < 1000:
+def size(num_bytes: float) -> str:
+    """``3.2 GB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 999.5:
             return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000  # type: ignore[assignment]
-    return f"{num_bytes:.3g} GB"
+        num_bytes /= 1000
+    return f"{num_bytes:,.3g} TB"

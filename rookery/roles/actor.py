@@ -3,11 +3,18 @@
 An actor may hold its environments in two halves. If they step in the background (``begin_step``,
 ``finish_step``), one half steps while the other gets its actions; the rollout is the same.
 
+When the run is about to end, a rollout that would take long is left half made. Where the run is to
+go on exactly, what is saved then is how everything was before it: see :class:`Actor`.
+
 Shapes: T rollout steps, B environments of this actor, or of one half.
 """
 
 from __future__ import annotations
 
+import copy
+import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,9 +35,16 @@ from rookery.roles.policy_replica import PolicyReplica
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
 
+QUICK_SECS = 0.2
+"""A rollout that takes less is finished, and nothing is kept for the case that it is not."""
+
 
 class Actor(BaseRole):
-    """B environments, whole or in two halves; one policy copy, one stream of randomness."""
+    """B environments, whole or in two halves; one policy copy, one stream of randomness.
+
+    A checkpoint knows nothing of rollouts that were not learned from. So where the run is to go on
+    ``exactly``, what is saved is where the environments were before the first of those.
+    """
 
     def __init__(
         self,
@@ -43,8 +57,19 @@ class Actor(BaseRole):
         rng: np.random.Generator,
         device: torch.device,
         heartbeat: Heartbeat | None = None,
+        leaving: Callable[[], bool] | None = None,
+        exactly: bool = False,
     ) -> None:
+        """``leaving``: whether the run is about to end, None if that changes nothing; ``exactly``:
+        whether what is saved of the episodes must fit what was learned."""
         self.policy = policy
+        self.leaving = leaving or _never
+        self.exactly = exactly and leaving is not None
+        self.left = False
+        """Whether it was told so, and acts no more."""
+        self._before: State | None = None
+        """Where the environments were before what was not learned from, if that was kept."""
+        self._last_secs = math.inf
         self.weights = PolicyReplica(policy, params)
         self.sink = sink
         self.rng = rng
@@ -54,7 +79,7 @@ class Actor(BaseRole):
 
     def ready(self) -> bool:
         """Whether there is room for a rollout, and weights to make it with."""
-        return self.sink.can_put() and self.weights.refresh()
+        return not self.left and self.sink.can_put() and self.weights.refresh()
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until :meth:`ready` may be true."""
@@ -62,14 +87,40 @@ class Actor(BaseRole):
             self.sink.wait(timeout_secs)
 
     def step(self) -> None:
-        """Make one rollout under the newest weights and put it; call when :meth:`ready`."""
+        """Make one rollout under the newest weights and put it; call when :meth:`ready`.
+
+        If the run is about to end, leave it instead.
+        """
+        unlearned = self.sink.unlearned()
+        if not unlearned:
+            self._before = None
+        if self.leaving():
+            self.left = True
+            return
+        begun = time.monotonic()
+        slow = self._last_secs >= QUICK_SECS or self.sink.in_parts
+        if self.exactly and slow and not unlearned:
+            self._before = self._kept()
         rollout = self.sink.reserve()
         with torch.inference_mode():
-            self._act(rollout)
-        self.sink.put(rollout)
+            self.left = not self._act(rollout)
+        if not self.left:
+            self.sink.put(rollout)
+        self._last_secs = time.monotonic() - begun
 
-    def _act(self, rollout: Rollout) -> None:
-        """T steps of all environments, each field written where the learner will read it."""
+    def _kept(self) -> State | None:
+        """A copy of where the environments are."""
+        for half in self.halves:
+            half.begun()
+        return copy.deepcopy(self._episodes())
+
+    def _may_leave(self) -> bool:
+        """Whether a rollout may be left half made."""
+        return (not self.exactly or self._before is not None) and self.leaving()
+
+    def _act(self, rollout: Rollout) -> bool:
+        """T steps of all environments, each field written where the learner will read it; whether
+        they were made."""
         rollout.version.fill(self.weights.version)
         steps = rollout.action.shape[0]
         parts = self._parts(rollout)
@@ -80,9 +131,14 @@ class Actor(BaseRole):
                 if t > 0:
                     half.receive(part, t - 1)
                 half.choose(part, t, self.rng)
+            if self._may_leave():
+                for half, part in parts:
+                    half.receive(part, t)
+                return False
         for half, part in parts:
             half.receive(part, steps - 1)
             half.end(part)
+        return True
 
     def _parts(self, rollout: Rollout) -> list[tuple[EnvHalf, Rollout]]:
         """Each half with its columns."""
@@ -94,7 +150,12 @@ class Actor(BaseRole):
         return [(first, rollout.columns(0, middle)), (second, rollout.columns(middle, end))]
 
     def save_episodes(self) -> State | None:
-        """Everything needed to go on exactly here, or None if the environments cannot say."""
+        """Everything needed to go on exactly, or None if the environments cannot say."""
+        if self._before is not None and (self.left or self.sink.unlearned()):
+            return self._before
+        return self._episodes()
+
+    def _episodes(self) -> State | None:
         arrays: dict[str, Any] = {}
         data: dict[str, Any] = {"rng": generator_state(self.rng)}
         for half, prefix in zip(self.halves, _PREFIXES, strict=False):
@@ -118,6 +179,10 @@ class Actor(BaseRole):
         """Close the environments."""
         for half in self.halves:
             half.envs.close()
+
+
+def _never() -> bool:
+    return False
 
 
 _PREFIXES = ("", "second/")

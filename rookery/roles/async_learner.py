@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from rookery.core.update import Update
 from rookery.roles.learner import Learner
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
-from rookery.transport.queue import QueueSource
+from rookery.transport.queue import SEEN, QueueSource
 
 _LOG = logging.getLogger(__name__)
 _QUEUE = "queue"
@@ -21,25 +22,36 @@ _QUEUE = "queue"
 class AsyncLearner(Learner):
     """A learner that knows how old its rollouts are."""
 
+    undoes = False
+    """What it has taken out of the queue is in no checkpoint."""
+
     def __init__(self, *, source: QueueSource, keep_queue: bool = False, **parts: Any) -> None:
         """``keep_queue``: rollouts that wait are saved too; only where nobody puts meanwhile."""
         super().__init__(source=source, **parts)
         self.queue_source, self.keep_queue = source, keep_queue
 
     def ready(self) -> bool:
-        """Take what is there; whether that makes a batch."""
+        """Take what is there; whether that makes a batch.
+
+        In one thread, what was put in a turn that is left half made is not looked at.
+        """
+        if self.keep_queue and self.leaving is not None and self.leaving():
+            return False
         self.queue_source.gather(self.updates)
         return self.queue_source.can_sample()
 
-    def step(self) -> Update:
+    def step(self) -> Update | None:
         """One update; steps that were made but refused are steps of the run all the same."""
         self.steps += self.queue_source.take_refused_steps()
         return super().step()
 
-    def _learn(self, rollout: Rollout) -> dict[str, float]:
+    def _learn(
+        self, rollout: Rollout, leaving: Callable[[], bool] | None
+    ) -> dict[str, float] | None:
         lag = self.updates - rollout.version
         ages = {"lag_mean": float(lag.mean()), "lag_max": float(lag.max())}
-        return super()._learn(rollout) | ages
+        metrics = super()._learn(rollout, leaving)
+        return None if metrics is None else metrics | ages
 
     def metrics(self) -> dict[str, float]:
         """How many rollouts were put, taken, refused and learned."""
@@ -49,7 +61,7 @@ class AsyncLearner(Learner):
         """The parts of a checkpoint; the rollouts that wait among them if that was asked for."""
         parts = super().save_state()
         if self.keep_queue:
-            arrays: SavedArrays = dict(self.queue_source.queue.arrays())
+            arrays: SavedArrays = dict(self.queue_source.queue.arrays(SEEN))
             parts[_QUEUE] = State(arrays)
         return parts
 

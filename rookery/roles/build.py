@@ -63,6 +63,8 @@ def build_actor(
         rng=stream(place.actor_seed, "actor", place.replica),
         device=device,
         heartbeat=place.heartbeat,
+        leaving=place.leaving,
+        exactly=not plan.concurrent,
     )
 
 
@@ -119,6 +121,7 @@ def make_learner(
         rng=stream(plan.config.seed, "learner", *rank),
         group=group,
         heartbeat=place.heartbeat,
+        leaving=place.leaving,
     )
 
 

@@ -50,6 +50,9 @@ _LEARNER = "learner/"
 class Sharer(Learner):
     """A learner whose weights, optimizer and statistics are in shared memory."""
 
+    undoes = False
+    """The others have seen each of its gradients."""
+
     def __init__(self, *, memory: HogwildMemory, worker: int, **parts: Any) -> None:
         self.memory, self.worker = memory, worker
         super().__init__(**parts)
@@ -88,12 +91,13 @@ class HogwildLearner(Sharer):
         self.optimizer.pull()
         super().start()
 
-    def step(self) -> Update:
+    def step(self) -> Update | None:
         """One update; its number and its steps are those of all workers together."""
         memory = self.memory
         begun = memory.total(STEPS)
         self.steps, self.updates = begun, memory.total(UPDATES)
         update = super().step()
+        assert update is not None
         memory.count(self.worker, STEPS, update.steps - begun)
         memory.count(self.worker, UPDATES)
         self._tell(update)
@@ -132,7 +136,7 @@ class HogwildWorker(BaseRole):
         """Whether there are weights."""
         if not self._begun and self.memory.state == GOING:
             self._begin()
-        return self._begun
+        return self._begun and not self.actor.left
 
     def _begin(self) -> None:
         self.learner.start()
@@ -148,7 +152,8 @@ class HogwildWorker(BaseRole):
         """Act, and learn from it."""
         while self.actor.ready():
             self.actor.step()
-        self.learner.step()
+        if not self.actor.left:
+            self.learner.step()
 
     def done(self) -> bool:
         """Whether the session has ended, or all steps are made."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import time
 import zlib
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,8 +34,18 @@ _LEARNED = "learned_weights"
 """The weights that learning goes on with, where those saved to be played are a mean."""
 
 
+QUICK_SECS = 0.5
+"""An update that takes less is finished, and nothing is kept for the case that it is not."""
+
+
 class Learner(BaseRole):
-    """One policy, one optimizer, one algorithm."""
+    """One policy, one optimizer, one algorithm.
+
+    When the run is about to end, a long update is undone and not made again: see :meth:`step`.
+    """
+
+    undoes: ClassVar[bool] = True
+    """Whether an update may be undone: nobody else has seen or changed anything of it."""
 
     def __init__(
         self,
@@ -44,8 +58,12 @@ class Learner(BaseRole):
         rng: np.random.Generator,
         group: Group | None = None,
         heartbeat: Heartbeat | None = None,
+        leaving: Callable[[], bool] | None = None,
     ) -> None:
+        """``leaving``: whether the run is about to end; None if that changes nothing."""
         self.policy = policy
+        self.leaving, self.left = leaving, False
+        self._last_secs = math.inf
         self.group = group or Alone()
         self.algorithm = algorithm
         self.flat = FlatParams(policy)
@@ -70,7 +88,7 @@ class Learner(BaseRole):
 
     def ready(self) -> bool:
         """Whether a whole batch is there."""
-        return self.source.can_sample()
+        return not self.left and self.source.can_sample()
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until :meth:`ready` may be true."""
@@ -81,13 +99,23 @@ class Learner(BaseRole):
         """Actors whose rollouts are waited for."""
         return self.source.missing()
 
-    def step(self) -> Update:
+    def step(self) -> Update | None:
         """Learn from one batch and publish the new weights.
 
         In a group every member does so at once, each from its own batch, with the mean gradient.
+        If the run is about to end and this would take long, all is left as it was before.
         """
-        rollout = self.source.sample()
-        metrics = self._learn(rollout)
+        begun, rollout = time.monotonic(), self.source.sample()
+        alone, slow = self.undoes and self.group.size == 1, self._last_secs >= QUICK_SECS
+        leaving = self.leaving if alone and slow else None
+        before = copy.deepcopy(self.save_state()) if leaving is not None else None
+        metrics = self._learn(rollout, leaving)
+        self._last_secs = time.monotonic() - begun
+        if metrics is None:
+            assert before is not None
+            self.load_state(before)
+            self.left = True
+            return None
         if self.mean is not None:
             self.mean.add()
         num_steps, metrics = self._together(rollout.num_steps, metrics)
@@ -98,7 +126,10 @@ class Learner(BaseRole):
         self.source.release()
         return update
 
-    def _learn(self, rollout: Rollout) -> dict[str, float]:
+    def _learn(
+        self, rollout: Rollout, leaving: Callable[[], bool] | None
+    ) -> dict[str, float] | None:
+        """What one update did; None if it was left between two minibatches."""
         batch = self.algorithm.prepare(rollout)
         lr = value_at(self.optimizer.config.lr, self.steps)
         seen: list[Tensors] = []
@@ -109,6 +140,8 @@ class Learner(BaseRole):
             self.flat.average_grad(minibatch.mask.sum(), self.group)
             metrics["grad_norm"] = self.optimizer.step(lr)
             seen.append(metrics)
+            if leaving is not None and leaving():
+                return None
         self.policy.update_moments(batch.obs, batch.mask.bool(), self.group.sum_)
         means = {name: float(torch.stack([m[name] for m in seen]).mean()) for name in seen[0]}
         if not math.isfinite(means["grad_norm"]):

@@ -7,6 +7,7 @@ end at the same one.
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from rookery.core.ports import BaseRole
 from rookery.core.update import Update
@@ -64,10 +65,17 @@ class Worker(BaseRole):
             return None
         while self.actor.ready():
             self.actor.step()
+        if self._half_made():
+            return None
         update = self.learner.step()
-        if update.updates % self.check_every == 0:
+        if update is not None and update.updates % self.check_every == 0:
             self.learner.check_agreement()
         return update
+
+    def _half_made(self) -> bool:
+        """Whether one of the group has left its rollout, so that nobody learns from theirs."""
+        left = torch.tensor([self.actor.left], dtype=torch.float64)
+        return bool(self.group.sum_(left))
 
     def done(self) -> bool:
         """Whether the first of the group has ended."""

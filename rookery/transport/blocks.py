@@ -45,6 +45,15 @@ class BlockSink:
         self.block, self.end = block, end
         self.slots = range(end.replica, len(block.flags), block.num_actors)
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether a batch is made of several rollouts."""
+        return len(self.block.flags) > 1
+
+    def unlearned(self) -> bool:
+        """Whether rollouts that were put wait for the rest of their batch, or are learned from."""
+        return any(self.block.flags[slot] == FILLED for slot in self.slots)
+
     def _next(self) -> int | None:
         flags = self.block.flags
         return next((slot for slot in self.slots if flags[slot] == FREE), None)

@@ -25,7 +25,8 @@ from rookery.core.ports import End, Kind
 from rookery.core.records import Rollout
 from rookery.core.spec import Array, Arrays, ArraySpec, under, zeros
 
-PUT, TAKEN, REFUSED, LEARNED = 0, 1, 2, 3
+PUT, TAKEN, REFUSED, LEARNED, SEEN = 0, 1, 2, 3, 4
+"""SEEN is what was put when the learner looked last: in one thread, the turns before this one."""
 _INT = np.dtype(np.int64)
 _LINE = 8
 """Counts of an actor and of the learner lie on cache lines of their own."""
@@ -107,11 +108,15 @@ class RolloutQueue:
         told: dict[str, float] = {f"fleet/rollouts_{name}": sums[name] for name in _NAMES}
         return told | {"fleet/rollouts_waiting": sums["put"] - sums["taken"]}
 
-    def arrays(self) -> Arrays:
-        """Counts, and the rollouts that wait, to be saved; only while nobody puts."""
-        arrays: Arrays = {"counts": np.stack([self.count(what) for what in _NAMES.values()])}
+    def arrays(self, put: int = PUT) -> Arrays:
+        """Counts, and the rollouts that wait, to be saved; only while nobody puts.
+
+        With ``put=SEEN`` without those that were put since the learner looked.
+        """
+        counts = [self.count(what) for what in (put, TAKEN, REFUSED, LEARNED)]
+        arrays: Arrays = {"counts": np.stack(counts)}
         for actor in range(self.num_actors):
-            for number in range(self.count(TAKEN)[actor], self.count(PUT)[actor]):
+            for number in range(self.count(TAKEN)[actor], self.count(put)[actor]):
                 rollout = self.slot(actor, number).flat()
                 arrays |= {f"{actor}/{number}/{name}": array for name, array in rollout.items()}
         return arrays
@@ -130,6 +135,7 @@ class RolloutQueue:
             self.numbers[actor, number % self.num_slots] = number
         for what, row in zip(_NAMES.values(), counts, strict=True):
             self.count(what)[:] = row
+        self.count(SEEN)[:] = self.count(PUT)
         return True
 
     def _fits(self, key: str, array: Array) -> bool:
@@ -148,6 +154,13 @@ def _parsed(key: str) -> tuple[int, int, str]:
 
 class QueueSink:
     """An actor's end (an :class:`~rookery.core.ports.ExperienceSink`)."""
+
+    in_parts = False
+
+    def unlearned(self) -> bool:
+        """Whether it has put some since the learner looked; those that waited then are saved."""
+        queue = self.queue
+        return bool(queue.count(PUT)[self.actor] > queue.count(SEEN)[self.actor])
 
     def __init__(self, queue: RolloutQueue, end: End) -> None:
         self.queue, self.actor, self.end = queue, end.replica, end
@@ -209,6 +222,7 @@ class QueueSource:
 
     def gather(self, updates: int) -> None:
         """Take the oldest rollouts, up to a whole batch; the learner has made ``updates``."""
+        self.queue.count(SEEN)[:] = self.queue.count(PUT)
         while not self.can_sample():
             head = self.queue.oldest()
             if head is None:

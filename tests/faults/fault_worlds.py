@@ -64,3 +64,16 @@ class HangsInC(Plain):
             signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGKILL})
             time.sleep(3600)
         return super().step(action)
+
+
+class Marks(Plain):
+    """Leaves a file in ``markers`` at its tenth step."""
+
+    def __init__(self, markers: str, step_secs: float = 0.0) -> None:
+        super().__init__(step_secs)
+        self.markers = Path(markers)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.total == 10:
+            (self.markers / f"{os.getpid()}-{id(self)}").touch()
+        return super().step(action)

@@ -155,18 +155,20 @@ def test_a_learner_killed_before_the_first_save_goes_back_to_where_the_sitting_b
     assert log.read_text().count(f"going on from step {first}") == 2
 
 
-def test_second_ctrl_c_ends_at_once(run: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_at_once(run: Path, number: signal.Signals, code: int) -> None:
     process = trained(run, "--steps", "1000000")
     # A stopped learner cannot end properly, so only the second signal can end the run.
-    import os
-
     os.kill(p.members(run)["learner-0"], signal.SIGSTOP)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(timeout=1)
-    process.send_signal(signal.SIGINT)
-    code, _ = finish(process, timeout=10)
-    assert code == 130
+        process.wait(timeout=0.5)
+    process.send_signal(number)
+    found, errors = finish(process, timeout=10)
+    assert found == code, errors
+    assert "Traceback" not in errors
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["reason"]) == ("interrupted", number.name)
     assert not p.everyone(run)
     load_checkpoint(run, "latest")
 

@@ -311,7 +311,9 @@ def test_resume_of_what_cannot_be_resumed(cli: Cli, run_copy: Path, tmp_path: Pa
     assert "did you mean 'steps'" in cli("resume", run_copy, "--stpes", 5).line
     assert "did you mean 'copy'?" in cli("resume", tmp_path / "copyy").line
     shutil.rmtree(run_copy / "checkpoints")
-    assert "has no checkpoint to go on from" in cli("resume", run_copy, "--steps", 900).line
+    assert cli("resume", run_copy, "--steps", 900).line.endswith(
+        f"{run_copy}: {RunDirectory.open(run_copy).how_to_go_on()}"
+    )
     (run_copy / "config.yaml").unlink()
     (run_copy / "checkpoints").mkdir()
     assert "cannot read" in cli("resume", run_copy).line

@@ -22,6 +22,7 @@ from rookery.doctor.cgroup import Cgroup
 from rookery.doctor.finding import Finding, Wanted, note, ok, problem, size, warning
 from rookery.doctor.probe import try_out
 from rookery.doctor.report import Group, Report, answer, examine
+from rookery.programs.memory import estimate
 from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_flags
 
@@ -39,7 +40,8 @@ def one(findings: Iterable[Finding], name: str | None = None) -> Finding:
 def wanting(*flags: str, where: Path = Path("runs")) -> Wanted:
     given = dict(zip(flags[::2], flags[1::2], strict=True))
     config = settings_from_flags("cartpole", given)
-    return Wanted(where=where, nodes=Plan.of(config).program().nodes, config=config)
+    plan = Plan.of(config)
+    return Wanted(where=where, nodes=plan.program().nodes, config=config, needs=estimate(plan))
 
 
 def in_child(code: str, before: Callable[[], Any] | None = None) -> dict[str, Any]:
@@ -263,7 +265,7 @@ def test_memory_for_many_processes(tmp_path: Path) -> None:
     many = wanting("engine", "local", "actors", "30")
     low = one(machine.memory(many, none, tmp_path / "meminfo"))
     assert low.level == "warning"
-    assert "33 processes need about" in low.text
+    assert "the run takes about 5.46 GB (processes " in low.text
 
 
 # ---- limits

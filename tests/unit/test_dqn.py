@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,15 +11,12 @@ import torch
 
 from rookery.algos.dqn import BEST, DQN, TAKEN, ApeXConfig, DQNConfig, R2D2Config
 from rookery.algos.epsilon import EpsilonConfig
-from rookery.cli.main import main
 from rookery.core.errors import UserError
 from rookery.core.sequence import Sequences, StepSpec
 from rookery.core.signature import Signature
 from rookery.core.spec import ArraySpec, LeafSpec
-from rookery.doctor.replay_memory import check_replay_fits, replay_bytes, replay_note
 from rookery.nets.policy import PolicyConfig
 from rookery.nets.q_network import QNetwork, greedy, legal_values
-from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_python
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
@@ -298,66 +294,6 @@ def test_only_discrete_actions_have_values_each(action: LeafSpec) -> None:
 def test_wrong_epsilons_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(UserError, match="epsilon"):
         EpsilonConfig(**settings)  # type: ignore[arg-type]
-
-
-# --- memory --------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["inline", "local"])
-def test_a_replay_that_does_not_fit_is_refused_with_one_that_does(engine: str) -> None:
-    def plan(capacity: int) -> Plan:
-        dqn = {"capacity_steps": capacity, "batch_size": 5000}
-        given = {"algo": "dqn", "engine": engine, "dqn": dqn}
-        return Plan.of(settings_from_python("CartPole-v1", given), SIGNATURE)
-
-    needed = replay_bytes(plan(200_000))
-    assert needed is not None
-    check_replay_fits(plan(200_000), free_bytes=2 * needed.total)
-    with pytest.raises(UserError, match=r"--dqn.capacity_steps \d+ would fit") as refused:
-        check_replay_fits(plan(200_000), free_bytes=needed.total // 2)
-    fits = int(str(refused.value).rpartition("capacity_steps ")[2].split()[0])
-    check_replay_fits(plan(fits), free_bytes=needed.total // 2)
-    note = replay_note(plan(200_000))
-    assert note is not None
-    assert note.startswith("replay of 200,000 steps: up to ")
-
-
-@pytest.mark.slow
-def test_memory_is_told_before_a_run_and_before_it_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = str(tmp_path / "run")
-    words = ["CartPole-v1", "--algo", "dqn", "--steps", "200", "--eval.episodes", "0"]
-    for command in (["train", *words, "--run", run], ["resume", run, "--steps", "300"]):
-        assert main(command) == 0
-        assert "replay of 100,000 steps: up to " in capsys.readouterr().err
-
-
-def test_batches_that_do_not_fit_are_told_of() -> None:
-    dqn = {"capacity_steps": 200_000, "batch_size": 100_000}
-    config = settings_from_python("CartPole-v1", {"algo": "dqn", "engine": "local", "dqn": dqn})
-    plan = Plan.of(config, SIGNATURE)
-    needed = replay_bytes(plan)
-    assert needed is not None
-    assert needed.batches > 3 * 100_000 * 2 * 3 * 4, "slots, two observations of 3 floats each"
-    with pytest.raises(UserError, match=r"are for batches: lower --dqn.batch_size"):
-        check_replay_fits(plan, free_bytes=needed.batches)
-
-
-def test_images_that_may_not_compress_are_told_of() -> None:
-    leaf = LeafSpec("box", (24, 24, 3), np.dtype(np.uint8))
-    signature = replace(SIGNATURE, obs={"obs": leaf})
-    config = settings_from_python("CartPole-v1", {"algo": "dqn"})
-    note = replay_note(Plan.of(config, signature))
-    assert note is not None
-    assert "if its images compress as well as Atari's, " in note
-    assert note.endswith("if not at all")
-
-
-def test_who_has_no_replay_is_told_nothing() -> None:
-    config = settings_from_python("CartPole-v1", {})
-    assert replay_note(Plan.of(config, SIGNATURE)) is None
 
 
 def test_an_algorithm_and_a_formation_must_fit() -> None:

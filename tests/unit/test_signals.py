@@ -90,7 +90,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
         time.sleep(2.0)
         child.send_signal(signal.SIGINT)
         time.sleep(0.5)
-        assert child.poll() is None, "the first waits for the rollout"
+        assert child.poll() is None, "the first waits for the step"
         child.send_signal(signal.SIGINT)
         asked = time.monotonic()
         _, err = child.communicate(timeout=60)
