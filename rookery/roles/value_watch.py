@@ -41,6 +41,6 @@ class ValueWatch:
         self._told = True
         self.warn(
             f"at step {steps:,} values average {value_mean:.4g}, and rewards of at most "
-            f"{self.peak:.4g} cannot add up to more than {most:.4g}: learning has diverged; a "
+            f"{self.peak:.4g} cannot add up to more than {most:.4g}: learning diverges; a "
             "lower --lr or a rarer target_every helps, and the best checkpoint is kept"
         )
