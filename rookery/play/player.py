@@ -31,6 +31,7 @@ from rookery.core.spec import ACTION_MASK, Array, Arrays
 from rookery.core.tensors import Tensors, as_tensor
 from rookery.envs import faults
 from rookery.envs.spaces import LeafError, concatenate_mask, env_action, obs_plan
+from rookery.nets.rounding import rounded_alike
 from rookery.play.drawn import Frame, draw, fps_of, make_drawn
 from rookery.play.first_layer import FirstLayer
 from rookery.roles.evaluator import BLOCK
@@ -96,7 +97,8 @@ class Player:
         self.env = make_drawn(trained.env, mode)
         self.fps = fps_of(self.env)
         self._plan = obs_plan(self.env.observation_space)
-        self._first_layer = FirstLayer(trained.policy)
+        self._policy = rounded_alike(trained.policy)
+        self._first_layer = FirstLayer(self._policy)
 
     def __enter__(self) -> Player:
         return self
@@ -118,7 +120,7 @@ class Player:
         name = self.trained.env.id
         seed = seed_of(self.seed, "evaluation", index)
         rng = None if self.deterministic else stream(self.seed, "evaluation-policy", index)
-        state = self.trained.policy.initial_state(BLOCK)
+        state = self._policy.initial_state(BLOCK)
         obs, info = self._guarded("reset", lambda: self.env.reset(seed=seed))
         step, reward, score, over = 0, 0.0, 0.0, self._over(0, False, False)
         while not over:
@@ -149,7 +151,7 @@ class Player:
         self, leaves: Arrays, state: Tensors, *, first: bool, rng: np.random.Generator | None
     ) -> tuple[Decision, Tensors]:
         """Ask the policy, in a block of equal rows: so its numbers are those of an evaluation."""
-        policy = self.trained.policy
+        policy = self._policy
         obs = {
             name: as_tensor(np.repeat(leaf[None], BLOCK, 0), policy.device)
             for name, leaf in leaves.items()

@@ -25,6 +25,7 @@ from rookery.core.tensors import as_tensor
 from rookery.envs.episodes import EpisodeEnvs
 from rookery.envs.make import EnvConfig, has_time_limit
 from rookery.nets.policy import Policy
+from rookery.nets.rounding import rounded_alike
 
 if TYPE_CHECKING:
     from rookery.runs.config import RunConfig
@@ -37,9 +38,9 @@ LONGEST = 10_000
 limit: a policy that stands still would be played for ever."""
 
 BLOCK = 32
-"""Policies see a multiple of this many rows. Matrix products of few rows round otherwise than those
-of many, and a score would depend on the number of environments. (With layers whose sizes are not
-multiples of 4 it still may, through the last bit of an action.)"""
+"""Policies see a multiple of this many rows. Convolutions of few rows round otherwise than those of
+many, and a score would depend on the number of environments. (Dense layers alone do not depend on
+it: see :func:`~rookery.nets.rounding.rounded_alike`.)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +253,7 @@ def evaluate(
     ``max_steps``: None cuts those after :data:`LONGEST` that have no limit of their own; 0 none.
     ``on_episodes`` is told, whenever some have ended, how many have.
     """
+    policy = rounded_alike(policy)
     unlimited = max_steps is None and not has_time_limit(env)
     numbers = range(first_episode, first_episode + episodes)
     envs = EpisodeEnvs(
