@@ -385,7 +385,10 @@ def _session(job: Job) -> Run:
     run, config = job.run, job.plan.config
     with run.lock():
         run.write_config(yaml.safe_dump(config.to_tree(), sort_keys=False))
-        run.write_meta({"seed": config.seed, "recipe": config.recipe, "tags": list(config.tags)})
+        extra = {"seed": config.seed, "recipe": config.recipe, "tags": list(config.tags)}
+        if job.init_from is not None:
+            extra["init_from"] = str(job.init_from.path)
+        run.write_meta(extra)
         run.write_status("running", steps=job.resume.steps if job.resume else 0)
         try:
             finish = _engine(config.engine)(job)
@@ -462,4 +465,5 @@ def evaluate_run(
         )
     if result.cut:
         _LOG.warning(note_on_cuts(result, "--max-steps"))
-    return result.summary() | {"checkpoint_steps": trained.steps, "deterministic": mode}
+    how = {"by": trained.eval.score, "checkpoint_steps": trained.steps, "deterministic": mode}
+    return result.summary() | how

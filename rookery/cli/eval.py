@@ -66,6 +66,14 @@ def _progress(episodes: int) -> Callable[[int], None]:
 
 
 def _text(summary: dict[str, Any]) -> str:
+    """The score that the agent is judged by first."""
+    if summary["by"] == "length" and summary["length_ci95"] is not None:
+        low, high = summary["length_ci95"]
+        return (
+            f"length {summary['length_mean']:.2f} (95 % interval {low:.2f} to {high:.2f}, "
+            f"deviation {summary['length_std']:.2f}) over {summary['episodes']} episodes of "
+            f"return {summary['return_mean']:.2f}"
+        )
     if summary["return_ci95"] is None:
         of = f"one episode of {summary['length_mean']:.0f} steps, too few for an interval"
         return f"return {summary['return_mean']:.2f} in {of}"

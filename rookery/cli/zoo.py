@@ -1,4 +1,5 @@
-"""``rookery zoo``: the trained agents that come with Rookery; ``rookery zoo add`` makes one."""
+"""``rookery zoo``: the trained agents that come with Rookery; ``rookery zoo add`` makes one,
+``rookery zoo score`` measures one anew."""
 
 from __future__ import annotations
 
@@ -7,29 +8,36 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rookery.cli.arguments import Arguments
 from rookery.cli.outfile import check_out, size_text
 from rookery.core.errors import UserError, near_names
 from rookery.zoo.bundle import SUFFIX, read_info, write_bundle
-from rookery.zoo.catalog import PREFIX, bundle_names, bundle_path, check_name
+from rookery.zoo.catalog import PREFIX, bundle_names, bundle_path, check_name, find_bundle
 
-ADD = "add"
+if TYPE_CHECKING:  # listing does not wait for torch
+    from rookery.zoo.score import Packed
+
+ADD, SCORE = "add", "score"
 
 
 def main(argv: list[str]) -> int:
-    """List the bundles, or add one."""
+    """List the bundles, add one, or measure the score of one."""
     if argv[:1] == [ADD]:
         return _add(argv[1:])
+    if argv[:1] == [SCORE]:
+        return _measure(argv[1:])
     if argv and not argv[0].startswith("-"):
         raise UserError(
-            f"unknown word '{argv[0]}'{near_names(argv[0], [ADD])}; `rookery zoo` lists the "
-            "bundles, `rookery zoo add RUN --name NAME` makes one"
+            f"unknown word '{argv[0]}'{near_names(argv[0], [ADD, SCORE])}; `rookery zoo` lists "
+            "the bundles, `rookery zoo add RUN --name NAME` makes one, `rookery zoo score BUNDLE` "
+            "measures one anew"
         )
     parser = Arguments(prog="rookery zoo", description=__doc__)
     parser.add_argument("--json", action="store_true", help="pure JSON on standard output")
-    parser.epilog = _add_parser().format_usage().removeprefix("usage: ")
+    others = (_add_parser(), _measure_parser())
+    parser.epilog = " ".join(it.format_usage().removeprefix("usage: ") for it in others)
     args = parser.parse_args(argv)
     bundles = {name: read_info(bundle_path(name)) for name in bundle_names()}
     if args.json:
@@ -139,7 +147,46 @@ def _add(argv: list[str]) -> int:
             checkpoint=args.checkpoint,
             average_since=args.average_since,
         )
+    _write(out, packed)
+    return 0
+
+
+# ---- score -------------------------------------------------------------------------------------
+
+
+def _measure_parser() -> Arguments:
+    about = "Play a bundle again and write the score it has here into it; all else stays."
+    parser = Arguments(prog="rookery zoo score", description=about)
+    parser.add_argument("bundle", metavar="BUNDLE", help="a bundle's file, or zoo:NAME")
+    parser.add_argument(
+        "--episodes", type=int, help="episodes to judge it by (default: as many as before)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="file to write (default: the bundle itself)"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing --out")
+    return parser
+
+
+def _measure(argv: list[str]) -> int:
+    args = _measure_parser().parse_args(argv)
+    path = find_bundle(args.bundle)
+    if path is None:
+        raise UserError(
+            f"{args.bundle} is not a bundle; `rookery eval` judges runs, `rookery zoo add` makes "
+            "a bundle of one"
+        )
+    out: Path = path if args.out is None else args.out
+    check_out(out, [SUFFIX], force=args.force or args.out is None)
+    from rookery.zoo.score import scored_anew
+
+    with contextlib.redirect_stdout(sys.stderr):
+        packed = scored_anew(path, args.episodes)
+    _write(out, packed)
+    return 0
+
+
+def _write(out: Path, packed: Packed) -> None:
     write_bundle(out, packed.info, packed.arrays)
     info = read_info(out)
     print(f"{out}: {_score_text(info['score'])}, {size_text(info['bytes'])}")
-    return 0

@@ -99,7 +99,7 @@ class Evaluation:
     def summary(self) -> dict[str, Any]:
         """The JSON of ``rookery eval``: mean, deviation and 95 % interval of the mean."""
         mean, std, interval = mean_and_interval(self.returns)
-        length, length_std, _ = mean_and_interval(self.lengths)
+        length, length_std, length_interval = mean_and_interval(self.lengths)
         return {
             "episodes": len(self.returns),
             "return_mean": mean,
@@ -107,6 +107,7 @@ class Evaluation:
             "return_ci95": interval,
             "length_mean": length,
             "length_std": length_std,
+            "length_ci95": length_interval,
             "returns": list(self.returns),
             "lengths": list(self.lengths),
         }

@@ -8,9 +8,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rookery.algos.algorithm import policy_class
 from rookery.core.errors import UserError
@@ -27,8 +29,20 @@ from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.find import load_checkpoint
 from rookery.runs.start import best_or_latest
+from rookery.runs.value_units import ValueUnits, normalizes_rewards, value_units
 from rookery.zoo.bundle import is_bundle, read_bundle
 from rookery.zoo.catalog import find_bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Episodes that were played to know an agent's score."""
+
+    seed: int
+    deterministic: bool
+    max_steps: int | None
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +56,10 @@ class Trained:
     """Steps it was trained for."""
     name: str
     """What to call it: the run's directory, or the bundle's name."""
+    value_units: ValueUnits = field(default_factory=ValueUnits)
+    """What the policy's values stand for."""
+    scored: Scored | None = None
+    """The episodes of its score, where they are known one by one."""
 
 
 def find_trained(source: str | Path, checkpoint: str | None = None) -> Trained:
@@ -56,15 +74,44 @@ def find_trained(source: str | Path, checkpoint: str | None = None) -> Trained:
     run = run_of(found.path)
     config = load_config(run)
     policy = on_this_machine(policy_of(found, config), run.path.name)
-    return Trained(policy, config.env, config.eval, found.steps, run.path.name)
+    settings = config.to_tree()
+    deviation = reward_deviation(found.path) if normalizes_rewards(settings) else None
+    units = value_units(settings, deviation)
+    return Trained(policy, config.env, config.eval, found.steps, run.path.name, units)
+
+
+def reward_deviation(checkpoint: Path) -> float | None:
+    """What `normalize_reward` divided by when a checkpoint was saved; None if it does not say."""
+    try:
+        variance = load_checkpoint(checkpoint, None, ["learner"]).parts["learner"].arrays["var"]
+    except (UserError, KeyError):
+        return None
+    return math.sqrt(float(variance) + 1e-8)
 
 
 def _of_bundle(path: Path, source: str | Path, checkpoint: str | None) -> Trained:
     if checkpoint is not None:
         raise UserError(f"{source} is a bundle and holds one policy; leave --checkpoint away")
     bundle = read_bundle(path)
-    steps, name = bundle.info["training"]["steps"], bundle.info["name"]
-    return Trained(on_this_machine(bundle.policy(), name), bundle.env(), bundle.eval(), steps, name)
+    training, name = bundle.info["training"], bundle.info["name"]
+    return Trained(
+        on_this_machine(bundle.policy(), name),
+        bundle.env(),
+        bundle.eval(),
+        training["steps"],
+        name,
+        value_units(training.get("settings", {}), training.get("reward_deviation")),
+        _scored(bundle.info),
+    )
+
+
+def _scored(info: Mapping[str, Any]) -> Scored | None:
+    """The episodes of a bundle's score; earlier ones keep none."""
+    score, each = info["score"], info.get("episodes")
+    if each is None:
+        return None
+    how = (score["seed"], score["deterministic"], score["max_steps"])
+    return Scored(*how, tuple(each["returns"]), tuple(each["lengths"]))
 
 
 def on_this_machine(policy: Policy, name: str) -> Policy:

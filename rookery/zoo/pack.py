@@ -8,9 +8,6 @@
 
 from __future__ import annotations
 
-import platform
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +16,20 @@ import torch
 from rookery.core.errors import UserError
 from rookery.core.spec import ArraySpec
 from rookery.nets.policy import Policy
-from rookery.programs.plan import compute_threads
-from rookery.roles.evaluator import EvalConfig, Evaluation, evaluate, mean_and_interval
 from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.config import RunConfig
 from rookery.runs.history import History
-from rookery.runs.tensorfile import SavedArrays
 from rookery.runs.trained import (
     chosen_checkpoint,
     load_config,
     on_this_machine,
     policy_of,
+    reward_deviation,
     run_of,
 )
+from rookery.runs.value_units import normalizes_rewards
 from rookery.zoo.catalog import check_name, find_bundle
-
-SEED = 0
-"""First seed of the evaluation: that of `rookery eval`, which repeats it."""
-
-_PACKAGES = ("rookery", "torch", "numpy", "gymnasium")
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """What a bundle will hold."""
-
-    info: dict[str, Any]
-    arrays: SavedArrays
+from rookery.zoo.score import PACKAGES, Packed, check_episodes, measured, versions_of
 
 
 def pack(
@@ -63,8 +47,7 @@ def pack(
     (https://arxiv.org/abs/1803.05407).
     """
     check_name(name)
-    if episodes < 2:
-        raise UserError(f"--episodes: an interval needs at least 2, got {episodes}")
+    check_episodes(episodes)
     if find_bundle(run) is not None:
         raise UserError(f"{run} is a bundle already; copy its file, or give the run it came from")
     if average_since is not None:
@@ -73,18 +56,10 @@ def pack(
     config = load_config(run_of(found.path))
     policy = on_this_machine(policy_of(found, config), run.name)
     averaged = {} if average_since is None else _average(policy, found, average_since)
-    with compute_threads(1):
-        result = evaluate(
-            policy,
-            config.env,
-            episodes=episodes,
-            seed=SEED,
-            deterministic=config.eval.deterministic,
-            max_steps=config.eval.max_steps,
-            num_envs=config.eval.num_envs,
-        )
-    info = _info(name, config, policy, found, result)
+    info = _info(name, config, policy, found) | measured(policy, config.env, config.eval, episodes)
     info["training"] |= averaged
+    if normalizes_rewards(info["training"]["settings"]):
+        info["training"]["reward_deviation"] = reward_deviation(found.path)
     return Packed(info, dict(policy.state_dict()))
 
 
@@ -105,9 +80,7 @@ def _average(policy: Policy, found: Checkpoint, since: int) -> dict[str, Any]:
     return {"averaged": {"steps": [it.steps for it in kept]}}
 
 
-def _info(
-    name: str, config: RunConfig, policy: Policy, found: Checkpoint, result: Evaluation
-) -> dict[str, Any]:
+def _info(name: str, config: RunConfig, policy: Policy, found: Checkpoint) -> dict[str, Any]:
     settings = config.to_tree()
     return {
         "name": name,
@@ -124,28 +97,9 @@ def _info(
             "secs": round(found.parts["session"].data["wall_secs"], 1),
             "settings": settings,
         },
-        "score": _score(config.eval, result),
-        "versions": {package: metadata.version(package) for package in _PACKAGES}
-        | {"python": platform.python_version()},
+        "versions": versions_of(PACKAGES),
     }
 
 
 def _array(spec: ArraySpec) -> dict[str, Any]:
     return {"shape": list(spec.shape), "dtype": spec.dtype.name}
-
-
-def _score(config: EvalConfig, result: Evaluation) -> dict[str, Any]:
-    """The score, and all that ``rookery eval`` must be told to find it again."""
-    scores = result.lengths if config.score == "length" else result.returns
-    mean, _, interval = mean_and_interval(scores)
-    return {
-        "by": config.score,
-        "mean": mean,
-        "ci95": interval,
-        "episodes": len(result.returns),
-        "seed": SEED,
-        "deterministic": config.deterministic,
-        "max_steps": config.max_steps,
-        "return_mean": mean_and_interval(result.returns)[0],
-        "length_mean": mean_and_interval(result.lengths)[0],
-    }

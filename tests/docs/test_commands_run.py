@@ -32,6 +32,7 @@ SMALLER = {
     "watch": {"episodes": "1", "max-steps": "4"},
     "record": {"episodes": "1", "max-steps": "12"},
     "zoo add": {"episodes": "2"},
+    "zoo score": {"episodes": "2"},
     "autotune": {"secs": "0.3", "formation": "sync", "engine": "inline", "envs": "4"}
     | {"ppo.rollout_steps": "8", "ppo.num_minibatches": "1", "sync.learner_threads": "1"},
 }
@@ -77,7 +78,7 @@ def _is_ppo(words: list[str]) -> bool:
 
 def smaller(words: list[str]) -> list[str]:
     """A command that does the same with less."""
-    command = " ".join(words[:2]) if words[:2] == ["zoo", "add"] else words[0]
+    command = " ".join(words[:2]) if " ".join(words[:2]) in SMALLER else words[0]
     if {"--help", "-h", "--help-all", "--print_config"} & set(words):
         return words
     for flag, value in SMALLER.get(command, {}).items():

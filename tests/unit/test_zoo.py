@@ -20,12 +20,14 @@ from safetensors import safe_open
 import rookery
 from rookery.cli.main import main
 from rookery.core.errors import UserError
+from rookery.nets.rounding import rounded_alike
 from rookery.runs.find import load_checkpoint
 from rookery.runs.tensorfile import DamagedError, safetensors_chunks
 from rookery.runs.trained import find_trained
 from rookery.zoo import bundle as bundles
 from rookery.zoo.bundle import read_bundle, read_info, write_bundle
 from rookery.zoo.catalog import bundle_names, bundle_path, find_bundle
+from rookery.zoo.score import versions_of
 
 TINY = ["--steps", "300", "--envs", "4", "--stop-at", "none", "--eval.episodes", "2", "--quiet"]
 MEMORY = ["--policy.core", "gru", "--policy.core_size", "8", "--policy.normalize_obs", "true"]
@@ -139,6 +141,59 @@ def test_a_bundle_plays_as_well_as_it_says(cli: Cli) -> None:
     assert json.loads(done.out)["return_mean"] == 500.0
     steps = read_info(bundle_path("cartpole"))["training"]["steps"]
     assert f"checkpoint {steps}, most likely action" in done.err
+
+
+QUICK = ("cartpole", "lunarlander")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in QUICK else pytest.mark.long)
+        for name in bundle_names()
+    ],
+)
+def test_eval_finds_the_score_of_the_zoo_again(cli: Cli, name: str) -> None:
+    """By the command that docs/zoo.md names; to the digit where the same versions compute."""
+    info = read_info(bundle_path(name))
+    score = info["score"]
+    found = json.loads(cli("eval", f"zoo:{name}", "--episodes", score["episodes"], "--json").out)
+    assert found["by"] == score["by"]
+    policy = read_bundle(bundle_path(name)).policy()
+    any_processor = rounded_alike(policy) is not policy  # convolutions round as each of them does
+    if any_processor and versions_of(score["versions"]) == score["versions"]:
+        assert found["returns"] == info["episodes"]["returns"]
+        assert found["lengths"] == info["episodes"]["lengths"]
+        assert found[f"{score['by']}_mean"] == score["mean"]
+        assert found[f"{score['by']}_ci95"] == score["ci95"]
+    low, high = score["ci95"]
+    assert low <= found[f"{score['by']}_mean"] <= high
+
+
+def test_a_score_can_be_measured_anew(cli: Cli, made: Path, tmp_path: Path) -> None:
+    path = tmp_path / "again.safetensors"
+    shutil.copy(made, path)
+    before = read_bundle(path)
+    assert cli("zoo", "score", path).code == 0
+    assert path.read_bytes() == made.read_bytes(), "as many episodes from the same seeds"
+    done = cli("zoo", "score", made, "--episodes", 7, "--out", path, "--force")
+    assert done.out.startswith(f"{path}: length ")
+    after = read_bundle(path)
+    found = json.loads(cli("eval", path, "--episodes", 7, "--json").out)
+    assert after.info["episodes"] == {key: found[key] for key in ("returns", "lengths")}
+    assert after.info["score"]["ci95"] == found["length_ci95"]
+    changed = ("score", "episodes", "sha256", "bytes")
+    rest = [{k: v for k, v in it.info.items() if k not in changed} for it in (before, after)]
+    assert rest[0] == rest[1]
+    for name, array in before.arrays.items():
+        np.testing.assert_array_equal(np.asarray(array), np.asarray(after.arrays[name]))
+    assert "7 episodes of return" in cli("eval", path, "--episodes", 7).out
+
+
+def test_only_bundles_are_scored(cli: Cli, trained: Path) -> None:
+    assert "is not a bundle; `rookery eval` judges runs" in cli("zoo", "score", trained).line
+    few = cli("zoo", "score", "zoo:cartpole", "--episodes", 1).line
+    assert "an interval needs at least 2" in few
 
 
 def test_a_bundle_acts_in_python() -> None:
