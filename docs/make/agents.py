@@ -40,14 +40,14 @@ def main() -> None:
         film = Path(temp) / "snake.gif"
         rookery(
             *("record", "zoo:snake", "--out", str(film)),
-            *("--seed", "3", "--max-steps", "160", "--fps", "20"),
+            *("--max-steps", "160", "--fps", "20"),
         )
         film.replace(snake)
         run, film = Path(temp) / "lunarlander", Path(temp) / "growth.gif"
         rookery("train", "lunarlander", "--run", str(run), "--quiet")
         whole = read_metrics(run / "metrics.jsonl")[-1]["wall_secs"]
         times = f"0,{whole / 4:.0f}s,{whole:.0f}s"
-        rookery("record", str(run), "--out", str(film), "--at", times, "--seed", "2")
+        rookery("record", str(run), "--out", str(film), "--at", times)
         frame(film, 220, PICTURES / "growth.png")
     frame(snake, 140, PICTURES / "snake-window.png")
 

@@ -12,10 +12,21 @@ def add_play_arguments(parser: Arguments) -> None:
     """Which agent, from which seed, and how it chooses."""
     parser.add_argument("run", help="run directory, a checkpoint inside one, or zoo:NAME")
     parser.add_argument("--checkpoint", help="best, latest, or its steps (default: best if any)")
-    parser.add_argument("--seed", type=int, default=0, help="as in `rookery eval` (default: 0)")
+    parser.add_argument("--seed", type=int, help="as in `rookery eval` (default: 0)")
+    parser.add_argument(
+        "--first",
+        type=int,
+        metavar="N",
+        help="begin with the Nth episode of the seed (default: a typical one; with --seed the 1st)",
+    )
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--deterministic", action="store_true", help="the most likely action")
     mode.add_argument("--stochastic", action="store_true", help="sample actions")
+
+
+def chosen_first(args: argparse.Namespace) -> int | None:
+    """The episode to begin with, counted from 0; None if it was left open."""
+    return None if args.first is None else args.first - 1
 
 
 def chosen_determinism(args: argparse.Namespace) -> bool | None:

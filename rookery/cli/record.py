@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rookery.cli.arguments import Arguments
-from rookery.cli.play_arguments import add_play_arguments, at_least, chosen_determinism
+from rookery.cli.play_arguments import (
+    add_play_arguments,
+    at_least,
+    chosen_determinism,
+    chosen_first,
+)
 from rookery.core.errors import UserError
 from rookery.recipes.catalog import seconds
 
@@ -38,7 +43,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--force", action="store_true", help="overwrite the file")
     args = parser.parse_args(argv)
-    at_least(args, episodes=1, max_steps=1, seed=0)
+    at_least(args, episodes=1, max_steps=1, seed=0, first=1)
     if args.fps is not None and not 0 < args.fps <= MOST_FPS:
         raise UserError(f"--fps: must be more than 0 and at most {MOST_FPS}, got {args.fps:g}")
     times = _times(args.at)
@@ -57,6 +62,7 @@ def main(argv: list[str]) -> int:
             fps=args.fps,
             at=times,
             seed=args.seed,
+            first=chosen_first(args),
             deterministic=chosen_determinism(args),
             panel=args.panel,
             force=args.force,
@@ -87,6 +93,8 @@ def _shown(score: float | None) -> str:
 
 
 def _tell(out: Path, summary: dict[str, Any], max_steps: int) -> None:
+    if summary["opening"]:
+        print(f"{out}: {summary['opening']}", file=sys.stderr)
     for record in summary["episodes"]:
         print(
             f"{out}: episode {record['episode'] + 1}, agent of {record['checkpoint_steps']:,} "

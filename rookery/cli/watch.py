@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 
 from rookery.cli.arguments import Arguments
-from rookery.cli.play_arguments import add_play_arguments, at_least, chosen_determinism
+from rookery.cli.play_arguments import (
+    add_play_arguments,
+    at_least,
+    chosen_determinism,
+    chosen_first,
+)
 from rookery.core.errors import UserError
 
 
@@ -18,7 +23,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--speed", type=float, default=1.0, help="times the natural speed")
     parser.add_argument("--ansi", action="store_true", help="draw in the terminal")
     args = parser.parse_args(argv)
-    at_least(args, episodes=1, max_steps=1, seed=0)
+    at_least(args, episodes=1, max_steps=1, seed=0, first=1)
     if not 0 < args.speed < math.inf:
         raise UserError(f"--speed: must be more than 0, got {args.speed:g}")
 
@@ -31,6 +36,7 @@ def main(argv: list[str]) -> int:
         speed=args.speed,
         num_episodes=args.episodes,
         seed=args.seed,
+        first=chosen_first(args),
         deterministic=chosen_determinism(args),
         max_steps=args.max_steps,
     )

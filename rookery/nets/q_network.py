@@ -58,6 +58,7 @@ class QNetwork(Policy):
         inputs = ({ARM: (num_arms,)} if num_arms else {}) | ({LAST: (num + 3,)} if history else {})
         super().__init__(config, signature, inputs)
         self.num_arms, self.history = num_arms, history
+        self.play_epsilon = PLAY_EPSILON
         self.num_actions = num
         self.advantage_head = self._head(self.num_actions)
         self.state_head = self._head(1) if config.dueling else None
@@ -73,7 +74,7 @@ class QNetwork(Policy):
         """The best action nearly always; its value; and the state afterwards."""
         values, state = self.values(obs, state, reset)
         best = legal_values(values, obs)
-        return greedy(best, PLAY_EPSILON, obs.get(ACTION_MASK)), best.amax(-1), state
+        return greedy(best, self.play_epsilon, obs.get(ACTION_MASK)), best.amax(-1), state
 
     def values(self, obs: Tensors, state: Tensors, reset: Tensor) -> tuple[Tensor, Tensors]:
         """``[B, A]`` of ``obs`` ``[B, ...]``, and the state afterwards."""

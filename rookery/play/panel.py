@@ -22,6 +22,7 @@ from rookery.play import paint
 from rookery.play.player import Moment, Over
 from rookery.play.status import short_number
 from rookery.runs.trained import Trained
+from rookery.runs.value_units import ValueUnits
 
 HEIGHT, SIDE, PAD = 424, 240, 12
 """Units: height of a panel, width of its right side, space around things."""
@@ -44,7 +45,8 @@ def is_snake(trained: Trained) -> bool:
 
 def panel_for(trained: Trained) -> Panel:
     """The panel that suits an agent's environment."""
-    return SnakePanel() if is_snake(trained) else Panel()
+    units = trained.value_units
+    return SnakePanel(units) if is_snake(trained) else Panel(units)
 
 
 class Panel:
@@ -53,7 +55,8 @@ class Panel:
     value_range: tuple[float, float] | None = None
     """Where the colours of a value begin and end; None goes by the values seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, units: ValueUnits) -> None:
+        self._value_units = units
         self._values: deque[float] = deque(maxlen=TRACE_STEPS)
         self._seen: tuple[float, float] | None = None
         self._episode = -1
@@ -157,7 +160,9 @@ class Panel:
         colour = paint.LINE if share is None else paint.good_or_bad(min(max(share, 0.0), 1.0))
         pygame.draw.rect(surface, colour, swatch, border_radius=round(6 * unit))
         shown = "–" if value is None else _signed(value)  # noqa: RUF001
-        _labelled(surface, (box.x, y), "VALUE", shown, unit)
+        label = value_label(self._value_units)
+        room = box.width - swatch.width - round(4 * unit)
+        _labelled(surface, (box.x, y), label, shown, unit, room)
         y += round(54 * unit)
         band = pygame.Rect(box.x, y, box.width, round(8 * unit))
         paint.scale(surface, band, share)
@@ -167,6 +172,11 @@ class Panel:
         paint.write(surface, (box.x, y), _signed(low, decimals), small, paint.MUTED)
         words = _signed(high, decimals)
         paint.write(surface, (box.right, y), words, small, paint.MUTED, align="right")
+        gamma = self._value_units.gamma
+        if gamma is not None:
+            paint.write(
+                surface, (box.centerx, y), f"discount {gamma:g}", small, paint.MUTED, align="centre"
+            )
         return y + round(20 * unit)
 
     def _scale(self) -> tuple[float, float]:
@@ -259,11 +269,25 @@ class SnakePanel(Panel):
         return y + round(6 * unit)
 
 
+def value_label(units: ValueUnits) -> str:
+    """What a value is of, where that is not the score."""
+    return f"VALUE, {units.rewards} rewards".upper() if units.rewards else "VALUE"
+
+
 def _labelled(
-    surface: pygame.Surface, at: tuple[int, int], label: str, words: str, unit: float
+    surface: pygame.Surface,
+    at: tuple[int, int],
+    label: str,
+    words: str,
+    unit: float,
+    room: int | None = None,
 ) -> None:
-    """A number under its name."""
-    paint.write(surface, at, label, round(11 * unit), paint.MUTED, bold=True)
+    """A number under its name, which is made smaller to fit in ``room``."""
+    size = round(11 * unit)
+    if room is not None:
+        while size > 1 and paint.font(size, True).size(label)[0] > room:
+            size -= 1
+    paint.write(surface, at, label, size, paint.MUTED, bold=True)
     paint.write(surface, (at[0], at[1] + round(15 * unit)), words, round(22 * unit), bold=True)
 
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rookery.core.errors import UserError
+from rookery.nets.q_network import QNetwork
 from rookery.roles.learner import load_weights
 from rookery.runs.checkpoint_files import MANIFEST, State
+from rookery.runs.directory import RunDirectory
 from rookery.runs.find import is_run
 from rookery.runs.history import History
-from rookery.runs.trained import Trained, run_of
+from rookery.runs.trained import Trained, load_config, run_of
+from rookery.runs.value_units import normalizes_rewards, value_units
 
 GRACE_SHARE = 0.05
 """A time that lies this share beyond the end of a run still means its end."""
@@ -24,16 +27,23 @@ class PastAgent:
 
     trained: Trained
     wall_secs: float
+    untrained: bool = False
+    """Whether its weights are those that chance gave it."""
 
     @property
     def caption(self) -> str:
         """Its training time and steps."""
-        steps = self.trained.steps
-        return f"{words_of(self.wall_secs)} · {short_count(steps)} steps" if steps else "untrained"
+        if self.untrained:
+            return "untrained"
+        return f"{words_of(self.wall_secs)} · {short_count(self.trained.steps)} steps"
 
 
 def past_agents(source: str, trained: Trained, times: Sequence[float]) -> list[PastAgent]:
-    """The agent of a run as it was nearest to each of ``times``, in seconds of training."""
+    """The agent of a run as it was nearest to each of ``times``, in seconds of training.
+
+    One that has learned nothing is marked, so that it may act by chance as it did then: its most
+    likely action would be an accident of its first weights, which on CartPole may balance for long.
+    """
     run = _run_directory(source)
     history = History(run / "history")
     snapshots = history.snapshots()
@@ -43,6 +53,7 @@ def past_agents(source: str, trained: Trained, times: Sequence[float]) -> list[P
             "trained before there was one); train it again or leave --at out"
         )
     last = snapshots[-1].wall_secs
+    config = load_config(RunDirectory.open(run)).to_tree()
     agents = []
     for secs in times:
         if secs > last * (1 + GRACE_SHARE):
@@ -53,9 +64,20 @@ def past_agents(source: str, trained: Trained, times: Sequence[float]) -> list[P
         snapshot = history.nearest(secs)
         policy = copy.deepcopy(trained.policy)
         load_weights(policy, State(snapshot.load()))
-        then = replace(trained, policy=policy, steps=snapshot.steps)
-        agents.append(PastAgent(then, snapshot.wall_secs))
+        untrained = snapshot.steps == 0 and not _had_weights(run)
+        if untrained and isinstance(policy, QNetwork):
+            policy.play_epsilon = 1.0  # values that nothing was learned for choose nothing
+        units = trained.value_units
+        if normalizes_rewards(config):
+            units = value_units(config, reward_deviation=None)  # that of then is not known
+        then = replace(trained, policy=policy, steps=snapshot.steps, value_units=units, scored=None)
+        agents.append(PastAgent(then, snapshot.wall_secs, untrained))
     return agents
+
+
+def _had_weights(run: Path) -> bool:
+    """Whether a run began with weights of another (``--init-from``)."""
+    return any("init_from" in session for session in RunDirectory.open(run).read_meta())
 
 
 def _run_directory(source: str) -> Path:

@@ -10,8 +10,8 @@ A moment is what can be seen and what the policy thinks of it: its picture is dr
 policy is asked, and the environment moves only when the next moment is taken. The last moment of an
 episode has no decision: there is nothing left to decide.
 
-Episode ``i`` has the seeds of episode ``i`` of `rookery eval`, for the world and for the policy, so
-what is shown is what was scored.
+Episode ``i`` of a seed has the seeds of episode ``i`` of `rookery eval`, for the world and for the
+policy, so what is shown is what was scored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Decision:
     action: Any
     """As ``env.step`` takes it."""
     value: float
-    """The return it expects from here on."""
+    """The discounted sum of rewards it expects from here on, in units of the score where what was
+    done to rewards can be undone (``Trained.value_units``)."""
     first_layer: Array | None
     """Activations of its first layer, if it has one."""
     memory: Array | None
@@ -86,12 +87,14 @@ class Player:
         *,
         mode: str,
         seed: int = 0,
+        first: int = 0,
         deterministic: bool | None = None,
         max_steps: int | None = None,
     ) -> None:
         self.trained = trained
         self.mode = mode
         self.seed = seed
+        self.first = first
         self.deterministic = trained.eval.deterministic if deterministic is None else deterministic
         self.max_steps = max_steps
         self.env = make_drawn(trained.env, mode)
@@ -115,8 +118,14 @@ class Player:
         """Close the environment."""
         self.env.close()
 
+    def check_drawing(self) -> None:
+        """Raise what a first picture would."""
+        self._guarded("reset", lambda: self.env.reset(seed=self.seed))
+        draw(self.env, self.trained.env.id)
+
     def episode(self, index: int) -> Iterator[Moment]:
-        """The moments of episode ``index``, counted from 0."""
+        """The moments of an episode: ``index`` 0 is episode ``first`` of the seed."""
+        index += self.first
         name = self.trained.env.id
         seed = seed_of(self.seed, "evaluation", index)
         rng = None if self.deterministic else stream(self.seed, "evaluation-policy", index)
@@ -162,7 +171,7 @@ class Player:
         action = to_env_units(policy.signature.action, out.action[:1].cpu().numpy())
         decision = Decision(
             action=env_action(self.env.action_space, action[0]),
-            value=float(out.value[0]),
+            value=self.trained.value_units.of(float(out.value[0])),
             first_layer=self._first_layer.output(),
             memory=_memory(state),
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rookery.play.drawn import PICTURE, choose_mode
+from rookery.play.opening import Opening, chosen_opening
 from rookery.play.panel import is_snake, panel_for
 from rookery.play.past import past_agents
 from rookery.play.player import Player
@@ -42,7 +43,9 @@ class RecordOrder:
     """Pictures a second; None: as the environment says."""
     at: Sequence[float] = ()
     """Training times in seconds, for agents side by side."""
-    seed: int = 0
+    seed: int | None = None
+    first: int | None = None
+    """The episode of the seed to begin with; None: a typical one, or of a seed that is given 0."""
     deterministic: bool | None = None
     panel: bool = False
     """Show what the agent makes of it beside the picture; Snake always does."""
@@ -56,8 +59,15 @@ def record(order: RecordOrder) -> dict[str, Any]:
     trained = find_trained(order.source, order.checkpoint)
     choose_mode(trained.env, (PICTURE,))
     with contextlib.ExitStack() as closing, compute_threads(1):
-        scenes = _scenes(order, trained, closing)
-        player = scenes[0].player
+        opening = chosen_opening(
+            trained,
+            seed=order.seed,
+            first=order.first,
+            deterministic=order.deterministic,
+            max_steps=order.max_steps,
+        )
+        scenes = _scenes(order, trained, opening, closing)
+        player = scenes[-1].player
         fps = order.fps or player.fps
         if order.out.suffix.lower() == ".gif" and fps > GIF_MOST_FPS:
             _LOG.warning("a GIF shows at most %g pictures a second, not %g", GIF_MOST_FPS, fps)
@@ -70,6 +80,8 @@ def record(order: RecordOrder) -> dict[str, Any]:
             "agent": trained.name,
             "environment": trained.env.id,
             "deterministic": player.deterministic,
+            "seed": opening.seed,
+            "opening": opening.why or None,
             "fps": fps,
             "episodes": episodes,
         }
@@ -79,17 +91,21 @@ def record(order: RecordOrder) -> dict[str, Any]:
     return summary
 
 
-def _scenes(order: RecordOrder, trained: Trained, closing: contextlib.ExitStack) -> list[Scene]:
+def _scenes(
+    order: RecordOrder, trained: Trained, opening: Opening, closing: contextlib.ExitStack
+) -> list[Scene]:
     """One for the agent, or one for each of the times asked for."""
     with_panel = order.panel or is_snake(trained)
     small = bool(order.at) or order.out.suffix.lower() == ".gif"
 
-    def scene(agent: Trained, **more: Any) -> Scene:
+    def scene(agent: Trained, untrained: bool = False, **more: Any) -> Scene:
+        by_chance = untrained and order.deterministic is None
         player = Player(
             agent,
             mode=PICTURE,
-            seed=order.seed,
-            deterministic=order.deterministic,
+            seed=opening.seed,
+            first=opening.episode,
+            deterministic=False if by_chance else order.deterministic,
             max_steps=order.max_steps,
         )
         closing.enter_context(player)
@@ -101,6 +117,12 @@ def _scenes(order: RecordOrder, trained: Trained, closing: contextlib.ExitStack)
     agents = past_agents(order.source, trained, order.at)
     width = (WIDE - GAP * (len(agents) - 1)) // len(agents)
     return [
-        scene(it.trained, caption=it.caption, trained_secs=it.wall_secs, most_width=width)
+        scene(
+            it.trained,
+            it.untrained,
+            caption=it.caption,
+            trained_secs=it.wall_secs,
+            most_width=width,
+        )
         for it in agents
     ]

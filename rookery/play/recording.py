@@ -81,6 +81,7 @@ class Scene:
             "truncated": moment.over == "truncated",
             "cut": moment.over == "cut",
             "checkpoint_steps": self.player.trained.steps,
+            "deterministic": self.player.deterministic,
         }
         if self.trained_secs is not None:
             record["trained_secs"] = self.trained_secs

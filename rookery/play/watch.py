@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 
 from rookery.play.controls import Controls
 from rookery.play.drawn import PICTURE, TEXT, choose_mode
+from rookery.play.opening import chosen_opening
 from rookery.play.player import Player
 from rookery.play.window import NoDisplay, headless, require_display
 from rookery.programs.plan import compute_threads
@@ -19,16 +21,29 @@ def watch_agent(
     in_terminal: bool = False,
     speed: float = 1.0,
     num_episodes: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
+    first: int | None = None,
     deterministic: bool | None = None,
     max_steps: int | None = None,
 ) -> None:
-    """Show ``num_episodes`` episodes (None: until the watcher quits)."""
+    """Show ``num_episodes`` episodes (None: until the watcher quits), ``first`` of ``seed`` first.
+
+    If neither is given, a typical one.
+    """
 
     def player(mode: str) -> Player:
-        return Player(
-            trained, mode=mode, seed=seed, deterministic=deterministic, max_steps=max_steps
-        )
+        made = Player(trained, mode=mode, deterministic=deterministic, max_steps=max_steps)
+        with contextlib.ExitStack() as closing:
+            closing.push(made)
+            made.check_drawing()  # what cannot be shown need not be looked for
+            opening = chosen_opening(
+                trained, seed=seed, first=first, deterministic=deterministic, max_steps=max_steps
+            )
+            closing.pop_all()
+        made.seed, made.first = opening.seed, opening.episode
+        if opening.why:
+            print(opening.why, file=sys.stderr)
+        return made
 
     with compute_threads(1):
         if not in_terminal:

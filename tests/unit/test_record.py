@@ -20,7 +20,7 @@ os.environ["SDL_VIDEODRIVER"] = "dummy"
 
 import rookery
 from rookery.cli.main import main
-from rookery.play.past import short_count, words_of
+from rookery.play.past import past_agents, short_count, words_of
 from rookery.play.recording import CAPTION, GAP
 from rookery.play.video import durations_ms
 from rookery.runs.history import History
@@ -175,7 +175,10 @@ def test_a_gif_keeps_time(fps: float) -> None:
 def test_the_rewards_are_those_of_a_replay_by_hand(
     record: Callable[..., str], cartpole: Path
 ) -> None:
-    record(cartpole, "--out", "two.gif", "--episodes", 2, "--deterministic", "--max-steps", 150)
+    record(
+        *(cartpole, "--out", "two.gif", "--episodes", 2, "--deterministic"),
+        *("--seed", 0, "--max-steps", 150),
+    )
     agent = rookery.load(cartpole)
     env = gym.make("CartPole-v1")
     found = episodes("two.json")
@@ -385,7 +388,7 @@ def test_an_unwritable_home_does_not_matter(cartpole: Path, tmp_path: Path) -> N
     done = subprocess.run(
         [
             *(sys.executable, "-m", "rookery", "record", str(cartpole)),
-            *("--out", str(tmp_path / "one.mp4"), "--max-steps", "3"),
+            *("--out", str(tmp_path / "one.mp4"), "--max-steps", "3", "--seed", "0"),
         ],
         capture_output=True,
         text=True,
@@ -395,3 +398,37 @@ def test_an_unwritable_home_does_not_matter(cartpole: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert done.stderr == "cut at --max-steps 3\n"
     assert len(iio.imread(tmp_path / "one.mp4")) == 4
+
+
+# ---- what has learned nothing ------------------------------------------------------------------
+
+
+def test_the_untrained_agent_acts_by_chance(record: Callable[..., str], tmp_path: Path) -> None:
+    """Its most likely action balances CartPole for 300 steps, by an accident of seed 0."""
+    run = tmp_path / "run"
+    flags = {"steps": 1100, "seed": 0, "stop_at": None, "eval": {"episodes": 0}}
+    rookery.train("cartpole", run=run, quiet=True, **flags)
+    how = ("--seed", 0, "--max-steps", 120)
+    end = History(run / "history").snapshots()[-1].wall_secs
+    record(run, "--out", "grown.gif", "--at", f"0,{end}", *how)
+    untrained, last = episodes("grown.json")
+    assert (untrained["deterministic"], last["deterministic"]) == (False, True)
+    assert untrained["length"] < 80
+    record(run, "--out", "sure.gif", "--at", "0", *how, "--deterministic")
+    (sure,) = episodes("sure.json")
+    assert sure["deterministic"]
+    assert sure["length"] == 120
+
+
+def test_values_that_nothing_was_learned_for_choose_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    rookery.train("dqn-cartpole", run=run, quiet=True, steps=200, eval={"episodes": 0})
+    agents = past_agents(str(run), find_trained(run), [0.0])
+    assert [agent.caption for agent in agents] == ["untrained"]
+    assert agents[0].trained.policy.play_epsilon == 1.0
+
+
+def test_weights_of_another_run_are_not_untrained(cartpole: Path, tmp_path: Path) -> None:
+    run = train_tiny("CartPole-v1", tmp_path / "run", init_from=cartpole)
+    (agent,) = past_agents(str(run), find_trained(run), [0.0])
+    assert (agent.untrained, agent.caption) == (False, "0 s · 0 steps")
