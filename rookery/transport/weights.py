@@ -137,10 +137,14 @@ class WeightsReceiver:
 
 
 class WeightsSender:
-    """Answers who asks, as soon as there are newer weights."""
+    """Answers who asks, as soon as there are newer weights.
+
+    Newer than those that were sent from here: whatever else the other side has may be of a learner
+    that was further and died.
+    """
 
     def __init__(self, cell: WeightsCell, params: Mapping[str, ArraySpec]) -> None:
-        self.cell, self.have = cell, 0
+        self.cell, self.sent, self.have = cell, -1, -1
         self.asked = False
         self.copy = {name: torch.empty_like(value) for name, value in cell.values.items()}
         self.sends, self.receives = {"version": ArraySpec((1,), _INT), **params}, _HAVE
@@ -150,10 +154,10 @@ class WeightsSender:
         version = self.cell.get(self.have, self.copy) if self.asked else None
         if version is None:
             return None
-        self.asked = False
+        self.asked, self.sent = False, version
         values = {name: value.numpy() for name, value in self.copy.items()}
         return {"version": np.array([version]), **values}
 
     def accept(self, frame: Arrays) -> None:
         """Who asks has these."""
-        self.have, self.asked = int(frame["have"][0]), True
+        self.have, self.asked = min(int(frame["have"][0]), self.sent), True
