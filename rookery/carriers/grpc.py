@@ -328,6 +328,9 @@ class _Served:
         if self.status is None:
             self.status = ending
         pump.close(ending[1])
+        pump.on_close = lambda: (
+            None
+        )  # or the call, and its stream, lived until garbage is collected
         self.ended()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import socket
 import threading
@@ -404,6 +405,19 @@ def test_a_session_has_one_exchange(head: Head) -> None:
     first.close(SECS)
     eventually(lambda: not head.server._served)
     client.exchange("s1", pump_of(Numbers())).close(SECS)
+
+
+def test_exchanges_that_have_ended_take_no_room_on_a_connection(head: Head) -> None:
+    """Though nobody collects garbage."""
+    head.office.pumps["s1"] = lambda: pump_of(Numbers())
+    gc.disable()
+    try:
+        with raw(head) as channel:
+            for _ in range(link_module.CALLS_A_CONNECTION + 20):
+                assert list(open_exchange(channel, "s1", iter([pack([])]), timeout=SECS))
+                eventually(lambda: not head.server._served)
+    finally:
+        gc.enable()
 
 
 def test_hosts_are_bounded_and_control_calls_go_on() -> None:
