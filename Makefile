@@ -9,8 +9,8 @@ INSTALL = @echo "installing $(1) into $(2); this usually takes a few minutes"; \
   quiet=-q; if [ -t 1 ]; then quiet=; fi; \
   $(3) $(2)/bin/python -m pip --disable-pip-version-check $$quiet install
 # Extras that `make test` needs, and the ones that `make demo` brings.
-DEMO_EXTRAS := mpi
-TEST_EXTRAS := dev,mpi,envpool,minatar,minigrid,export,wandb,mlflow,docs
+DEMO_EXTRAS := mpi,grpc
+TEST_EXTRAS := dev,mpi,grpc,envpool,minatar,minigrid,export,wandb,mlflow,docs
 STAMP := $(VENV)/.installed
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 TEST_STAMP := $(VENV)/.installed-test
@@ -22,7 +22,7 @@ BENCH_FLAGS ?=
 
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test test-fast test-long lint format bench bench-atari docs pictures system-deps clean
+.PHONY: demo test test-fast test-long lint format bench bench-atari docs pictures proto system-deps clean
 
 demo: $(STAMP)
 	$(BIN)/rookery train cartpole --run $(DEMO)
@@ -67,6 +67,10 @@ docs: $(TEST_STAMP)
 # The pictures of the documentation, made anew by real runs.
 pictures: $(STAMP)
 	for script in live_view curves agents; do $(BIN)/python docs/make/$$script.py || exit 1; done
+
+# The messages of the network link as Python, made anew from their specification.
+proto: $(TEST_STAMP)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. rookery/carriers/wire.proto
 
 # Debian packages that some tests need: a real Slurm, and networks of their own.
 SYSTEM_PACKAGES := slurm-wlm munge iproute2

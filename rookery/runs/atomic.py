@@ -57,11 +57,14 @@ def temp_name(path: Path) -> Path:
     return path.with_name(f"{TEMP_PREFIX}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
 
 
-def write_atomic(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace the content of ``path``; ``durable`` waits until a power cut cannot undo it."""
+def write_atomic(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666) -> None:
+    """Replace the content of ``path``; ``durable`` waits until a power cut cannot undo it.
+
+    ``mode`` is whom it is for from the first moment, 0o600 for its owner alone.
+    """
     temp = temp_name(path)
     try:
-        with open(temp, "wb") as file:
+        with open(temp, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
             if durable:

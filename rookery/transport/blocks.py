@@ -165,11 +165,15 @@ class BlockPort:
 
 
 class BlockSender:
-    """Sends what an actor puts; what it put is free again when the learner has released it."""
+    """Sends what an actor puts; what it put is free again when the learner has released it.
+
+    Until then there is no room, at first neither: the learner may still have another actor's.
+    """
 
     def __init__(self, block: RolloutBlock, rollout: Mapping[str, ArraySpec]) -> None:
-        self.block, self.sent = block, 0
+        self.block, self.sent = block, len(block.flags)
         self.sends, self.receives = rollout, RELEASED
+        block.flags[:] = FILLED
 
     def next(self) -> Arrays | None:
         """The oldest rollout that was not sent."""
@@ -188,11 +192,15 @@ class BlockReceiver:
     """Puts what another host's actor sent, and tells when the learner has released it."""
 
     def __init__(self, sink: BlockSink, rollout: Mapping[str, ArraySpec]) -> None:
-        self.sink, self.put = sink, 0
+        self.sink, self.put = sink, len(sink.slots)
         self.sends, self.receives = RELEASED, rollout
+        flags = sink.block.flags
+        if any(flags[slot] == FREE for slot in sink.slots):  # so the learner does not read any
+            for slot in sink.slots:  # what another actor has put of a round that it did not end
+                flags[slot] = FREE
 
     def next(self) -> Arrays | None:
-        """That all slots were released."""
+        """That all slots were released, or are free at first."""
         flags = self.sink.block.flags
         if self.put < len(self.sink.slots) or any(flags[slot] for slot in self.sink.slots):
             return None

@@ -8,6 +8,7 @@ Shapes: K questions that may wait.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -173,7 +174,8 @@ class CallSender:
     """Carries questions out and answers in."""
 
     def __init__(self, box: CallServer, spec: Mapping[str, ArraySpec]) -> None:
-        self.box, self.sent = box, 0
+        box.skip()
+        self.box, self.sent = box, int(box.asked[0])
         self.sends, self.receives = _STEPS, {**_ANSWERED, **spec}
 
     def next(self) -> Arrays | None:
@@ -192,19 +194,31 @@ class CallSender:
 
 
 class CallReceiver:
-    """Asks what another host asked, and carries the answers back."""
+    """Asks what another host asked, and carries the answers back; what somebody else had asked
+    before is answered to nobody, and what there is no place for yet is kept."""
 
     def __init__(self, asker: CallClient, spec: Mapping[str, ArraySpec]) -> None:
-        self.asker = asker
+        self.asker, self.begun = asker, int(asker.asked[0])
+        self.kept: deque[int] = deque()
         self.sends, self.receives = {**_ANSWERED, **spec}, _STEPS
 
     def next(self) -> Arrays | None:
         """The oldest answer that was not sent."""
-        if (heard := self.asker.hear()) is None:
-            return None
-        _, values = heard
-        return {"answered": np.array([int(values is not None)]), **(values or {})}
+        while (heard := self.asker.hear()) is not None:
+            self._ask()
+            if self.asker.read <= self.begun:
+                continue
+            _, values = heard
+            return {"answered": np.array([int(values is not None)]), **(values or {})}
+        return None
 
     def accept(self, frame: Arrays) -> None:
         """A question."""
-        self.asker.ask(int(frame["steps"][0]))
+        if len(self.kept) == NUM_QUESTIONS:
+            raise RuntimeError(f"more than {NUM_QUESTIONS} questions at once")
+        self.kept.append(int(frame["steps"][0]))
+        self._ask()
+
+    def _ask(self) -> None:
+        while self.kept and self.asker.can_ask():
+            self.asker.ask(self.kept.popleft())

@@ -328,11 +328,16 @@ _TAKEN_FRAME = {"taken": ArraySpec((1,), _INT)}
 
 
 class QueueSender:
-    """Sends what an actor puts; a slot is free again when the learner has taken what it held."""
+    """Sends what an actor puts; a slot is free again when the learner has taken what it held.
+
+    Until the other side has told how many there is no room: another actor's may still wait there.
+    """
 
     def __init__(self, queue: RolloutQueue, rollout: Mapping[str, ArraySpec]) -> None:
-        self.queue, self.sent = queue, 0
+        self.queue, self.sent = queue, int(queue.count(PUT)[0])
+        self.begun = self.sent
         self.sends, self.receives = rollout, _TAKEN_FRAME
+        queue.count(TAKEN)[0] = self.begun - queue.num_slots
 
     def next(self) -> Arrays | None:
         """The oldest rollout that was not sent."""
@@ -343,19 +348,21 @@ class QueueSender:
 
     def accept(self, frame: Arrays) -> None:
         """How many the learner has taken."""
-        self.queue.count(TAKEN)[0] = frame["taken"][0]
+        self.queue.count(TAKEN)[0] = self.begun + frame["taken"][0]
 
 
 class QueueReceiver:
     """Puts what another host's actor sent, and tells how many were taken."""
 
     def __init__(self, sink: QueueSink, rollout: Mapping[str, ArraySpec]) -> None:
-        self.sink, self.told = sink, 0
+        self.sink = sink
+        self.told: int | None = None
         self.begun = int(sink.queue.count(PUT)[sink.actor])
         self.sends, self.receives = _TAKEN_FRAME, rollout
 
     def next(self) -> Arrays | None:
-        """How many were taken, when there are more."""
+        """How many were taken, at first and when there are more. Those that another actor has left
+        count against it: less than none were taken."""
         taken = int(self.sink.queue.count(TAKEN)[self.sink.actor]) - self.begun
         if taken == self.told:
             return None

@@ -270,6 +270,11 @@ class BatchSender:
     def __init__(self, source: SlotSource, layout: Mapping[str, ArraySpec]) -> None:
         self.source, self.told = source, (0, 0)
         self.sends, self.receives = _frames(layout)
+        for slot in self._taken():  # by a learner that will not give them back
+            source.slots.header[slot, _STATE] = FREE
+
+    def _taken(self) -> list[int]:
+        return [slot for slot in self.source.slots.in_state(TAKEN) if slot in self.source.mine]
 
     def next(self) -> Arrays | None:
         """A batch; without one, how far replay is while it fills."""
@@ -289,6 +294,8 @@ class BatchSender:
     def accept(self, frame: Arrays) -> None:
         """Priorities of a batch that was learned from."""
         slot = int(frame["token"][0])
+        if slot not in self._taken():
+            raise RuntimeError(f"priorities of batch slot {slot}, which was not sent")
         self.source.slots.priorities[slot] = frame["priorities"]
         self.source.slots.give_back(slot)
         self.source.end.notify_peers()

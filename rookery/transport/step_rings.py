@@ -282,7 +282,9 @@ class StepSender:
     """Sends what an actor puts; hears how many replay has taken, granted and counted."""
 
     def __init__(self, port: StepsPort, rings: StepRings) -> None:
-        self.rings, self.sent = rings, 0
+        self.rings, self.sent = rings, int(rings.put[0])
+        self.begun = self.sent
+        rings.counts[0, GRANTED] = self.begun
         self.sends = slot_specs(port.spec, port.num_envs, port.episode_width)
         self.receives = _COUNTS
 
@@ -306,7 +308,8 @@ class StepSender:
     def accept(self, frame: Arrays) -> None:
         """Counts of the other side."""
         taken, granted, steps = frame["counts"]
-        self.rings.counts[0, TAKEN], self.rings.counts[0, GRANTED] = taken, granted
+        self.rings.counts[0, TAKEN] = self.begun + taken
+        self.rings.counts[0, GRANTED] = self.begun + granted
         self.rings.status[0] = steps
 
 
@@ -332,6 +335,8 @@ class StepReceiver:
     def accept(self, frame: Arrays) -> None:
         """A step into the next slot."""
         rings, actor = self.sink.rings, self.sink.actor
+        if rings.put[actor] >= rings.counts[actor, GRANTED]:
+            raise RuntimeError("a step that was not granted")
         slot = rings.slot(actor, int(rings.put[actor]))
         for name, array in frame.items():
             slot.arrays[name][...] = array

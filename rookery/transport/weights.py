@@ -7,7 +7,8 @@ whose copy was overtaken copies again.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,8 +33,9 @@ class WeightsCell:
 
     def __init__(self, arrays: Arrays) -> None:
         self.header = arrays["header"]
+        self.arrays = under(_VALUE, arrays)
         self.values: Tensors = {
-            name: torch.from_numpy(array) for name, array in under(_VALUE, arrays).items()
+            name: torch.from_numpy(array) for name, array in self.arrays.items()
         }
 
     @property
@@ -43,10 +45,21 @@ class WeightsCell:
 
     def publish(self, version: int, params: Tensors) -> None:
         """Make ``params`` the newest."""
-        self.header[_SEQUENCE] += 1
-        with torch.no_grad():
+        with self._writing(version), torch.no_grad():
             for name, value in self.values.items():
                 value.copy_(params[name])
+
+    def publish_arrays(self, version: int, params: Arrays) -> None:
+        """The same of arrays, which may be read-only."""
+        parts = [(array, params[name]) for name, array in self.arrays.items()]
+        with self._writing(version):
+            for array, part in parts:
+                array[...] = part
+
+    @contextmanager
+    def _writing(self, version: int) -> Iterator[None]:
+        self.header[_SEQUENCE] += 1
+        yield
         self.header[_VERSION] = version + 1
         self.header[_SEQUENCE] += 1
 
@@ -131,16 +144,19 @@ class WeightsReceiver:
 
     def accept(self, frame: Arrays) -> None:
         """Newer weights."""
-        values = {name: torch.from_numpy(frame[name]) for name in self.cell.values}
-        self.cell.publish(int(frame["version"][0]), values)
+        self.cell.publish_arrays(int(frame["version"][0]), frame)
         self.asked = False
 
 
 class WeightsSender:
-    """Answers who asks, as soon as there are newer weights."""
+    """Answers who asks, as soon as there are newer weights.
+
+    Newer than those that were sent from here: whatever else the other side has may be of a learner
+    that was further and died.
+    """
 
     def __init__(self, cell: WeightsCell, params: Mapping[str, ArraySpec]) -> None:
-        self.cell, self.have = cell, 0
+        self.cell, self.sent, self.have = cell, -1, -1
         self.asked = False
         self.copy = {name: torch.empty_like(value) for name, value in cell.values.items()}
         self.sends, self.receives = {"version": ArraySpec((1,), _INT), **params}, _HAVE
@@ -150,10 +166,10 @@ class WeightsSender:
         version = self.cell.get(self.have, self.copy) if self.asked else None
         if version is None:
             return None
-        self.asked = False
+        self.asked, self.sent = False, version
         values = {name: value.numpy() for name, value in self.copy.items()}
         return {"version": np.array([version]), **values}
 
     def accept(self, frame: Arrays) -> None:
         """Who asks has these."""
-        self.have, self.asked = int(frame["have"][0]), True
+        self.have, self.asked = min(int(frame["have"][0]), self.sent), True

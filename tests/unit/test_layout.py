@@ -16,7 +16,7 @@ import rookery
 
 PACKAGE = Path(rookery.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-HOMES = {"mpi4py": "mpi", "ray": "ray", "grpc": "grpc"}
+HOMES = {"mpi4py": "mpi", "ray": "ray", "grpc": "grpc", "cryptography": "tls"}
 """Packages that only files of one name may import."""
 PICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 HEAVY = (
@@ -33,6 +33,8 @@ HEAVY = (
     "mpi4py",
     "ray",
     "grpc",
+    "google.protobuf",
+    "cryptography",
 )
 """What `import rookery` must do without."""
 
