@@ -153,7 +153,12 @@ def train(
         path=Path(run) if run is not None else None,
         init_from=Path(init_from) if init_from is not None else None,
         callbacks=Callbacks(
-            on_update, on_episode, on_evaluation, [lines.record], on_stage=lines.stage
+            on_update,
+            on_episode,
+            on_evaluation,
+            [lines.record],
+            on_stage=lines.stage,
+            on_notice=lines.say,
         ),
         announce=lines.begin,
         say=lines.say,
@@ -179,7 +184,12 @@ def resume(
     config = _for_python(revised(saved.config, settings))
     lines = lines_for_python(quiet=quiet)
     callbacks = Callbacks(
-        on_update, on_episode, on_evaluation, [lines.record], on_stage=lines.stage
+        on_update,
+        on_episode,
+        on_evaluation,
+        [lines.record],
+        on_stage=lines.stage,
+        on_notice=lines.say,
     )
     done = continue_run(
         saved,
@@ -324,6 +334,10 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Plan:
         )
     for sink in config.metrics.sinks:
         check_sink_there(sink)
+    if config.hosts.listen is not None:
+        from rookery.engines.gateway import check_listening
+
+        check_listening(config)
     signature = probe(config.env, config.seed)
     plan = Plan.of(with_precision(config, signature), signature)
     plan.device()

@@ -24,7 +24,7 @@ from rookery.roles.build import build_actor, make_learner
 from rookery.roles.learner import Learner
 from rookery.roles.worker import GO_ON, OVER
 from rookery.transport.blocks import BlockPort
-from rookery.transport.shared_group import GroupPort
+from rookery.transport.group_port import GroupPort
 from rookery.transport.weights import WeightsPort
 
 

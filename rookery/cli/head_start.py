@@ -35,6 +35,8 @@ def _engine(command: str, argv: Sequence[str]) -> str | None:
         words = split_words(argv, {"quiet", "plain", "print_config"})
         if words.switches & _WITHOUT_RUN or "seeds" in words.flags:
             return None
+        if "listen" in words.flags:
+            return "local"
         return words.flags.get("engine") or (_written(command, words) if _alone() else None)
     except (UserError, OSError):
         return None  # the command itself will say so

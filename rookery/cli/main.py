@@ -19,6 +19,7 @@ from rookery.engines.interrupt import exit_code_of
 COMMANDS = {
     "train": "train a recipe, an environment or a factory",
     "resume": "go on with a run",
+    "join": "act for a run whose head is another machine",
     "eval": "play whole episodes with a trained agent and report the score",
     "watch": "see an agent play, in a window or in the terminal",
     "record": "write a video of an agent",

@@ -21,6 +21,9 @@ FLAGS = {
     "actors": "N: how many act, and share the environments of the run",
     "workers": "N: the same, in formations allreduce and hogwild",
     "learners": "N: number of learners (formation replay)",
+    "listen": "HOST:PORT: let hosts join there (a run that had one keeps it)",
+    "places": "N: room for so many of their actors",
+    "token_file": "FILE: with the token that they must have",
     "device": "cpu, cuda, cuda:1 ...",
     "lr": "learning rate",
     "stretch_schedules": "let schedules, such as that of the learning rate, end with the new total",
@@ -55,7 +58,10 @@ def main(argv: list[str]) -> int:
                 saved,
                 config,
                 Callbacks(
-                    on_record=[display.record], on_stage=display.stage, on_steps=display.steps
+                    on_record=[display.record],
+                    on_stage=display.stage,
+                    on_steps=display.steps,
+                    on_notice=display.say,
                 ),
                 new_goal="stop_at" in words.flags,
                 announce=display.go_on,

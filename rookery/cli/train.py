@@ -52,7 +52,10 @@ def main(argv: list[str]) -> int:
                 path=path,
                 init_from=start,
                 callbacks=Callbacks(
-                    on_record=[display.record], on_stage=display.stage, on_steps=display.steps
+                    on_record=[display.record],
+                    on_stage=display.stage,
+                    on_steps=display.steps,
+                    on_notice=display.say,
                 ),
                 announce=display.begin,
                 say=display.say,

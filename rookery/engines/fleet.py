@@ -65,12 +65,13 @@ class Fleet:
         if process.control is not None:
             process.control.send(kind, **content)
 
-    def end(self, *, gently: bool) -> None:
-        """End every process: asked first if ``gently``, killed otherwise or when it takes long."""
+    def end(self, *, gently: bool, state: str = "stopped", reason: str = "the run is over") -> None:
+        """End every process: asked first if ``gently``, killed otherwise or when it takes long.
+        ``state`` and ``reason`` are the run's."""
         if gently:
             for process in self.processes:
                 if process.control is not None:
-                    process.control.send("stop", state="stopped", reason="the run is over")
+                    process.control.send("stop", state=state, reason=reason)
             begun = time.monotonic()
             for process in self.processes:
                 if process.child is not None:

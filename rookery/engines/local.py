@@ -2,40 +2,32 @@
 
 A role ended by a signal is replaced, a few times; one whose death leaves something half written
 takes all back to the last checkpoint; an exception stops the run with one line and the log's path.
+Actors of hosts that join have places in the program; the gateway, a process too, stands for them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 from typing import Any
 
-from rookery.core.errors import EnvironmentFault, RunFailed, StopRun
-from rookery.core.heartbeat import secs_in_env
-from rookery.core.patience import Attention
+from rookery.core.errors import StopRun
 from rookery.core.spec import Array
 from rookery.engines.engine import Finish, Job
 from rookery.engines.fleet import Fleet, Process
-from rookery.engines.fork_server import ANSWER_SECS, Child, ForkServer
+from rookery.engines.fork_server import ForkServer
 from rookery.engines.interrupt import Interrupt
-from rookery.engines.process import SharedProgram
-from rookery.engines.stopped import StoppedProcesses
-from rookery.envs.timeout import certain_secs
+from rookery.engines.process import SharedProgram, heartbeats_of
+from rookery.engines.supervision import Supervisor
 from rookery.programs.graph import Program
 from rookery.runs.checkpoint import LATEST, CheckpointStore
 from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.directory import RunDirectory
 from rookery.runs.session import Outcome
 from rookery.runs.stage import FIRST_BATCH, Stage, started
-from rookery.runs.supervise import RestartBudget, describe_exit
-from rookery.transport.control import Control, Message
+from rookery.transport.control import Message
 
 _LOG = logging.getLogger(__name__)
-
-POLL_SECS = 0.2
-HANG_GRACE_SECS = 1.0
-"""An environment's own alarm comes first: it can name the environment."""
 
 
 def run(job: Job) -> Finish:
@@ -77,21 +69,17 @@ def _latest(run: RunDirectory) -> str | None:
 
 
 class _Driver:
-    """Starts, watches and replaces the processes of a run."""
+    """Starts the processes of a run, and says what follows from what they do."""
 
     def __init__(self, job: Job, program: Program, server: ForkServer) -> None:
-        self.job, self.config = job, job.plan.config
-        self.server = server
+        self.job, self.config, self.server = job, job.plan.config, server
         self.program = program
-        self.budget = RestartBudget(self.config.supervise)
         self.finish: Finish | None = None
         self.stopping = False
-        self.restarts = 0
         self.updates = 0
         self.shared: SharedProgram | None = None
         self.fleet = Fleet(job.run, server)
-        self.attention = Attention()
-        self.stopped = StoppedProcesses()
+        self.supervisor = Supervisor(self.fleet, self.config, self)
         self.latest_before = _latest(job.run)
         self.started: set[str] = set()
         """Names of the processes that are there."""
@@ -105,7 +93,7 @@ class _Driver:
         descriptors = self.shared.descriptors()
         self.server.name(job.run.path.name)
         self.server.share(self.shared.pass_fds())
-        self.fleet = Fleet(job.run, self.server)
+        self.fleet = self.supervisor.fleet = Fleet(job.run, self.server)
         order: dict[str, Any] = {
             "run": str(job.run.path.absolute()),
             "config": self.config.to_tree(),
@@ -114,11 +102,14 @@ class _Driver:
             "resume": str(resume.path.absolute()) if resume is not None else None,
             "start_steps": resume.steps if resume is not None else 0,
             "init_from": str(job.init_from.path.absolute()) if job.init_from else None,
-            "restarts": self.restarts,
+            "restarts": self.supervisor.restarts,
             "tell_episodes": job.callbacks.on_episode is not None,
+            "places": None,
+            "parts": None,
         }
         for node in self.program.nodes:
-            for replica in range(node.replicas):
+            here = self.config.num_acting_here if node.has_envs else node.replicas
+            for replica in range(here):
                 own = {"role": node.name, "replica": replica, "num_threads": node.num_threads}
                 process = Process(node, replica, order | own)
                 self.fleet.processes.append(process)
@@ -134,10 +125,7 @@ class _Driver:
     def supervise(self, interrupt: Interrupt) -> Finish:
         """Watch until the session's process reports the outcome."""
         while self.finish is None:
-            self._hear()
-            self._bury()
-            self._check_environments()
-            self.stopped.look(self.fleet.processes)
+            self.supervisor.look()
             if interrupt.requested and not self.stopping:
                 self.stopping = True
                 self._stop("interrupted", interrupt.reason)
@@ -150,32 +138,12 @@ class _Driver:
             self.fleet.tell(process, "leave")
         self.fleet.tell(self.owner, "stop", state=state, reason=reason)
 
-    def _hear(self) -> None:
-        """Handle messages; sleeps until one comes or a short while has passed."""
-        speakers = {
-            process.control.fileno(): process
-            for process in self.fleet.processes
-            if process.control is not None and not process.control.closed
-        }
-        poll = select.poll()
-        for descriptor in (*speakers, self.server.fileno()):
-            poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(POLL_SECS * 1000):
-            if descriptor not in speakers:
-                continue  # the fork server tells of an end, or has ended itself
-            process = speakers[descriptor]
-            assert process.control is not None
-            for message in process.control.receive():
-                self._handle(process, message)
+    # ---- what the supervisor asks and tells ------------------------------------------------------
 
-    def _handle(self, process: Process, message: Message) -> None:
-        kind = message.pop("kind")
+    def heard(self, process: Process, kind: str, message: Message) -> None:
+        """What a process says of the run."""
         callbacks = self.job.callbacks
-        if kind == "error":
-            process.error = message
-        elif kind == "done":
-            process.done = True
-        elif kind == "warning":
+        if kind == "warning":
             _LOG.warning("%s: %s", process.name, message["text"])
         elif kind == "started":
             self._tell_start(process)
@@ -185,6 +153,8 @@ class _Driver:
             callbacks.tell_stage(Stage(**told) if told is not None else None)
         elif kind == "steps" and callbacks.on_steps is not None:
             callbacks.on_steps(message["steps"])
+        elif kind == "notice" and callbacks.on_notice is not None:
+            callbacks.on_notice(message["text"])
         elif kind == "evaluation":
             self._call(callbacks.on_evaluation, message["record"])
         elif kind == "record":
@@ -197,6 +167,8 @@ class _Driver:
             self._call(callbacks.on_episode, message["record"])
         elif kind == "outcome":
             self._end(message)
+        elif kind == "lost" and self.program.acting.on_death == "rewind" and not self.over():
+            self.go_back(message["text"])
 
     def _tell_start(self, process: Process | None = None) -> None:
         """Say how many processes are there, until one of them says what it does."""
@@ -223,104 +195,24 @@ class _Driver:
             message["steps"],
             message["updates"],
             message["wall_secs"],
-            restarts=self.restarts,
+            restarts=self.supervisor.restarts,
             extra={"reached_at": message["reached_at"]},
         )
 
-    def _bury(self) -> None:
-        """See who has died, and replace them or give up."""
-        for process in list(self.fleet.processes):
-            if self.finish is not None or process.child is None:
-                return
-            code = self._exit_code(process.child, process.control)
-            if self.server.code is not None:
-                self._replace_fork_server(self.server.code)
-                return
-            if code is None:
-                continue
-            self._last_words(process)
-            if process.done and not code:
-                continue  # one that was told it is over
-            if not self._over():
-                self._replace_or_fail(process, code)
-            return
-
-    def _exit_code(self, child: Child, control: Control | None) -> int | None:
-        """How a process ended; None while it lives."""
-        code = child.poll()
-        if code is None and control is not None and control.closed:
-            code = child.wait(ANSWER_SECS)  # it is ending
-            if code is None:
-                self.server.kill()  # stuck: it should have told by now
-        return code
-
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Whether the session has ended."""
         return self.finish is not None
 
-    def _last_words(self, process: Process) -> None:
-        """Messages sent before the end may still be on their way."""
-        if process.control is not None:
-            for message in process.control.receive():
-                self._handle(process, message)
-
-    def _replace_or_fail(self, process: Process, code: int) -> None:
-        config = self.config
-        log = self.job.run.log_path(process.node.name, process.replica)
-        if process.error is not None and process.error["rewind"]:
-            self._go_back(f"{process.name}: {process.error['message']}")
-            return
-        if process.error is not None:
-            environment = bool(process.error["environment"])
-            if not (environment and config.env.on_env_error == "restart"):
-                fault = EnvironmentFault if environment else RunFailed
-                raise fault(f"{process.name}: {process.error['message']} (log: {log})")
-            cause = process.error["message"]
-        elif process.hung:
-            cause = f"hung in its environment past {config.env.step_timeout_secs:g} s"
-            if config.env.on_env_error != "restart":
-                raise EnvironmentFault(
-                    f"{process.name}: environment {config.env.id} {cause}; raise "
-                    "env.step_timeout_secs, fix it, or set env.on_env_error=restart "
-                    f"(log: {log})"
-                )
-        else:
-            cause = describe_exit(code)
-        self._replace(process, cause, str(log))
-
-    def _replace_fork_server(self, code: int) -> None:
-        """Without it nobody lives, so all begin anew."""
-        if code >= 0:
-            raise RunFailed(
-                f"the fork server, which starts all processes, ended with {describe_exit(code)}: "
-                f"{self.server.last_words()}"
-            )
-        cause = describe_exit(code)
-        self._spend("fork server", cause, str(self.job.run.logs))
-        self._go_back(f"fork server: {cause}, and every process with it")
-
-    def _spend(self, name: str, cause: str, log: str) -> None:
-        """Count a death, and give up after too many."""
-        if not self.budget.allow(name):
-            limit = self.config.supervise
-            raise RunFailed(
-                f"{name} ended more than {limit.max_restarts} times in "
-                f"{limit.window_secs:g} s (last: {cause}); {self.job.run.how_to_go_on()} "
-                f"(log: {log})"
-            )
-        self.restarts += 1
-
-    def _replace(self, process: Process, cause: str, log: str) -> None:
-        self._spend(process.name, cause, log)
+    def died(self, process: Process, cause: str) -> None:
+        """Replace one, or go back with all."""
         if process.node.on_death == "rewind":
-            self._go_back(f"{process.name}: {cause}")
+            self.go_back(f"{process.name}: {cause}")
             return
         _LOG.warning("%s: %s; replaced", process.name, cause)
-        self.fleet.tell(self.owner, "restarts", number=self.restarts)
-        self.fleet.kill(process)
-        process.life += 1
-        self.fleet.launch(process)
+        self.fleet.tell(self.owner, "restarts", number=self.supervisor.restarts)
+        self.supervisor.replace(process)
 
-    def _go_back(self, why: str) -> None:
+    def go_back(self, why: str) -> None:
         """Everyone anew, with fresh memory: nothing half-written by the dead is read."""
         _LOG.warning("%s; %s", why, self._where_to_go_on())
         self.close(gently=False)
@@ -342,34 +234,24 @@ class _Driver:
             return self.job.resume
         return CheckpointStore(self.job.run.checkpoints).load("latest", parts=["session"])
 
-    def _check_environments(self) -> None:
-        """Kill who has been inside an environment for too long."""
-        limit = certain_secs(self.config.env.step_timeout_secs) + HANG_GRACE_SECS
-        begun = self.attention.look()
-        for process in self.fleet.processes:
-            if not process.node.has_envs or process.child is None:
-                continue
-            cells = self._heartbeat(process)
-            if secs_in_env(cells, begun) > limit and process.child.poll() is None:
-                process.hung = True
-                cells[:] = 0.0
-                process.child.kill()
-
-    def _heartbeat(self, process: Process) -> Array:
+    def heartbeat(self, process: Process) -> Array:
         """What the process last wrote of itself."""
         assert self.shared is not None
-        edges = self.program.edges_of(process.node.name)
-        vitals = next(
-            edge
-            for edge in edges
-            if edge.source == process.node.name and edge.port.name == "vitals"
-        )
+        vitals = heartbeats_of(self.program, process.node)
         cells: Array = self.shared.wired.memory(vitals)["cells"][process.replica]
         return cells
 
+    def how_to_go_on(self) -> str:
+        """From the last checkpoint, if there is one."""
+        return self.job.run.how_to_go_on()
+
     def close(self, *, gently: bool) -> None:
         """End all processes and let go of what they shared."""
-        self.fleet.end(gently=gently)
+        if self.finish is not None:
+            outcome = self.finish.outcome
+            self.fleet.end(gently=gently, state=outcome.state, reason=outcome.reason)
+        else:
+            self.fleet.end(gently=gently, state="interrupted")
         if self.shared is not None:
             self.shared.close()
             self.shared = None

@@ -20,7 +20,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 
 from rookery.carriers.heap import allocate
@@ -36,14 +35,15 @@ from rookery.engines.interrupt import Interrupt, Stop, exit_code_of
 from rookery.engines.launcher import HEARD_SECS, openmpi_started_us, slurm_step_of
 from rookery.engines.loop import Member, NowAndThen, Stopping, build_member, run_members
 from rookery.engines.rank_guard import OTHERS_SECS
-from rookery.engines.session_owner import SessionOwner, restore
+from rookery.engines.session_owner import SessionOwner, begin_with
 from rookery.envs.timeout import certain_secs
 from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.plan import Plan, compute_threads
 from rookery.recipes.settings import config_from_tree
-from rookery.runs.checkpoint_files import LEARNER_PARTS, Checkpoint, State
+from rookery.runs.checkpoint_files import LEARNER_PARTS, State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
+from rookery.runs.packed_parts import pack_parts, unpack_parts
 from rookery.runs.stage import FIRST_BATCH, starting
 
 SILENCE_SECS = 10.0
@@ -186,7 +186,6 @@ def _give_order(ranks: World, job: Job, program: Program) -> None:
         "signature": plan.signature.to_json(),
         "run": str(job.run.path.absolute()),
         "start_steps": resume.steps if resume is not None else 0,
-        "resumed": resume is not None,
     }
     ranks.share_bytes(json.dumps(order).encode())
     if program.owner.replicas > 1:
@@ -195,30 +194,7 @@ def _give_order(ranks: World, job: Job, program: Program) -> None:
             parts = {name: resume.parts[name] for name in LEARNER_PARTS}
         elif job.init_from is not None:
             parts = {"weights": job.init_from.parts["weights"]}
-        ranks.share_bytes(_pack(parts))
-
-
-def _pack(parts: dict[str, State]) -> bytes:
-    """Parts of a checkpoint, as safetensors and JSON."""
-    arrays = {
-        f"{part}/{name}": torch.as_tensor(array).contiguous()
-        for part, state in parts.items()
-        for name, array in state.arrays.items()
-    }
-    told = {part: json.dumps(state.data) for part, state in parts.items()}
-    packed: bytes = safetensors.torch.save(arrays)
-    head = json.dumps(told).encode()
-    return len(head).to_bytes(8, "little") + head + packed
-
-
-def _unpack(data: bytes) -> dict[str, State]:
-    start = 8 + int.from_bytes(data[:8], "little")
-    arrays = safetensors.torch.load(data[start:])
-    parts = {part: State({}, json.loads(text)) for part, text in json.loads(data[8:start]).items()}
-    for name, tensor in arrays.items():
-        part, _, leaf = name.partition("/")
-        parts[part].arrays[leaf] = tensor
-    return parts
+        ranks.share_bytes(pack_parts(parts))
 
 
 # ---- who is where --------------------------------------------------------------------------------
@@ -446,7 +422,7 @@ def follow(ranks: World) -> int:
     config = config_from_tree(order["config"])
     plan = Plan.of(config, Signature.from_json(order["signature"]))
     program = plan.program()
-    parts = _unpack(ranks.share_bytes(b"")) if program.owner.replicas > 1 else {}
+    parts = unpack_parts(ranks.share_bytes(b"")) if program.owner.replicas > 1 else {}
     rank_wired = RankWired(program, ranks)
     ear = _Ear(ranks, rank_wired.bridge)
     ranks.on_poll = ear.listen
@@ -458,7 +434,7 @@ def follow(ranks: World) -> int:
         role = members[0].role
         try:
             if node.keeps_session:
-                _begin(role, parts, resumed=order["resumed"])
+                begin_with(role, parts)
             role.start()
             run_members(members, ear.stopping)
             role.finish()
@@ -476,14 +452,6 @@ def follow(ranks: World) -> int:
     rank_wired.bridge.close()
     assert ear.code is not None
     return ear.code
-
-
-def _begin(role: Any, parts: dict[str, State], *, resumed: bool) -> None:
-    """Begin with what rank 0 begins with."""
-    if resumed:
-        restore(role, Checkpoint(path=Path(), steps=0, parts=parts), None)
-    else:
-        restore(role, None, parts["weights"])
 
 
 class _Ear:

@@ -17,14 +17,16 @@ from rookery.core.heap import keep_freed_memory
 from rookery.core.signature import Signature
 from rookery.engines.assemble import Wired, layouts
 from rookery.engines.interrupt import Stop
+from rookery.engines.joined import JoinedActors
 from rookery.engines.loop import Member, NowAndThen, build_member, run_members
-from rookery.engines.session_owner import SessionOwner, restore
-from rookery.programs.graph import Program
+from rookery.engines.session_owner import SessionOwner, begin_with, restore
+from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.plan import Plan
 from rookery.recipes.settings import config_from_tree
 from rookery.runs.checkpoint_files import Checkpoint, State
 from rookery.runs.directory import RunDirectory
 from rookery.runs.find import load_checkpoint
+from rookery.runs.packed_parts import unpack_parts
 from rookery.runs.session import Callbacks, Record
 from rookery.runs.start import starting_weights
 from rookery.transport.control import Control, Listener
@@ -75,6 +77,15 @@ class SharedProgram:
                 wakeup.close()
 
 
+def heartbeats_of(program: Program, node: Node) -> Edge:
+    """The edge by which ``node`` tells how it does."""
+    return next(
+        edge
+        for edge in program.edges_of(node.name)
+        if edge.source == node.name and edge.port.name == "vitals"
+    )
+
+
 def become(order: Order, control: Control, listener: Listener) -> None:
     """Be the replica that ``order`` asks for, until it is over."""
     keep_freed_memory()
@@ -82,12 +93,17 @@ def become(order: Order, control: Control, listener: Listener) -> None:
     config, signature = config_from_tree(order["config"]), Signature.from_json(order["signature"])
     plan = Plan.of(config, signature)
     program = plan.program()
-    shared = SharedProgram.attach(program, order["fds"])
-    inbox = _Inbox(listener)
+    node, inbox = program.node(order["role"]), Inbox(listener)
+    if node.stands_for_hosts:
+        from rookery.engines.gateway import stand_for_hosts
+
+        shared = SharedProgram.attach(program, order["fds"])
+        stand_for_hosts(order, plan, shared, control, inbox)
+        return
     member = build_member(
-        shared.wired,
+        _wired(program, order),
         plan,
-        program.node(order["role"]),
+        node,
         order["replica"],
         run=Path(order["run"]),
         life=order["life"],
@@ -105,9 +121,18 @@ def become(order: Order, control: Control, listener: Listener) -> None:
         member.role.close()
 
 
-def _serve(order: Order, member: Member, control: Control, inbox: _Inbox) -> None:
+def _wired(program: Program, order: Order) -> Wired:
+    """The program as this process sees it: all of it, or what actors of a joined host share."""
+    if order["places"] is not None:
+        return JoinedActors.attach(program, order["places"], order["fds"]).wired
+    return SharedProgram.attach(program, order["fds"]).wired
+
+
+def _serve(order: Order, member: Member, control: Control, inbox: Inbox) -> None:
     """A replica that does not keep the session."""
-    if member.node.keeps_session:
+    if member.node.keeps_session and order["parts"] is not None:
+        begin_with(member.role, unpack_parts(Path(order["parts"]).read_bytes()))
+    elif member.node.keeps_session:
         restore(member.role, *_start(order))
     control.send("started")
     member.role.start()
@@ -121,7 +146,7 @@ def _own(
     program: Program,
     member: Member,
     control: Control,
-    inbox: _Inbox,
+    inbox: Inbox,
 ) -> None:
     """The replica that keeps the session: logs and checkpoints are its process's."""
     run = RunDirectory.open(Path(order["run"]))
@@ -164,8 +189,8 @@ def _start(order: Order) -> tuple[Checkpoint | None, State | None]:
     return None, None
 
 
-class _Inbox:
-    """What the driver says while a role runs."""
+class Inbox:
+    """What the driver says while a process runs."""
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rookery.core.heartbeat import DONE, shares
@@ -28,6 +29,7 @@ from rookery.runs.checkpoint_files import Checkpoint, State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.metrics import cut
+from rookery.runs.packed_parts import of_a_checkpoint
 from rookery.runs.session import Callbacks, Record, Session
 from rookery.transport.vitals import VitalsReader
 
@@ -213,24 +215,30 @@ class SessionOwner:
         told: Record = {}
         for node in self.program.nodes:
             reader = self.vitals[node.name]
-            rows = [shares(cells) for cells in reader.alive()]
-            if not rows or (node.keeps_session and not node.busy):
+            alive = reader.alive()
+            if node.stands_for_hosts:
+                told |= reader.numbers()
+                continue
+            if not alive or (node.keeps_session and not node.busy):
                 continue
             name = node.name
-            waits = [row["wait"] for row in rows]
+            rows = {replica: shares(cells) for replica, cells in alive.items()}
+            waits = {replica: row["wait"] for replica, row in rows.items()}
             if node.has_envs:
-                told[f"fleet/{name}s"] = node.replicas
-                told[f"fleet/{name}_env_share"] = sum(row["env"] for row in rows) / len(rows)
+                told[f"fleet/{name}s"] = len(rows)
+                env_secs = sum(row["env"] for row in rows.values())
+                told[f"fleet/{name}_env_share"] = env_secs / len(rows)
                 if len(rows) > 1:
-                    told[f"fleet/slowest_{name}"] = waits.index(min(waits))
-            told[f"fleet/{name}_wait_share"] = sum(waits) / len(waits)
+                    told[f"fleet/slowest_{name}"] = min(waits, key=lambda each: waits[each])
+            told[f"fleet/{name}_wait_share"] = sum(waits.values()) / len(waits)
             if node.metrics:
                 told |= reader.numbers()
         here = [member for member in (*self.others(), self.member) if member.node.has_envs]
         if self.others() and len(here) == self.program.acting.replicas:
             # One thread: whoever waits, waits for the turn.
             acting = [
-                shares(cells)["env"] for cells in self.vitals[self.program.acting.name].alive()
+                shares(cells)["env"]
+                for cells in self.vitals[self.program.acting.name].alive().values()
             ]
             told["fleet/env_share"] = sum(acting)
         if self.restarts is not None:
@@ -245,3 +253,11 @@ def restore(role: Any, checkpoint: Checkpoint | None, weights: State | None) -> 
         role.load_state(checkpoint.parts)
     elif weights is not None:
         load_weights(role.policy, weights)
+
+
+def begin_with(role: Any, parts: dict[str, State]) -> None:
+    """Begin as the first of a group does: at its checkpoint, with its weights, or new."""
+    if of_a_checkpoint(parts):
+        restore(role, Checkpoint(path=Path(), steps=0, parts=parts), None)
+    else:
+        restore(role, None, parts.get("weights"))

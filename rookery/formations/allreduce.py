@@ -5,18 +5,18 @@ Data parallelism: the weights are the same everywhere, after every step.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import ClassVar
 
 from rookery.formations.session_edges import with_session
-from rookery.formations.settings import FormationConfig
+from rookery.formations.settings import FormationConfig, Joined
 from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.memory import worker_holds
 from rookery.programs.plan import Plan
 from rookery.roles.build import build_worker
-from rookery.transport.shared_group import GroupPort
+from rookery.transport.group_port import TIMEOUT_SECS, GroupPort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,7 @@ class AllreduceConfig(FormationConfig):
 
     acting_role: ClassVar[str] = "worker"
     alone_in_thread: ClassVar[bool] = True
+    joined: ClassVar[Joined] = "some"
 
     worker_threads: int = 1
     """Compute threads of each worker."""
@@ -50,7 +51,9 @@ class Allreduce:
         """Workers that act and learn, and step together with the mean of their gradients."""
         config, formation = plan.config, plan.config.formation_config
         assert isinstance(formation, AllreduceConfig)
-        gradients = GroupPort("worker", plan.num_actors, _largest_bytes(plan))
+        # Workers of other hosts may come late, and come back.
+        patience = math.inf if config.num_places else TIMEOUT_SECS
+        gradients = GroupPort("worker", plan.num_actors, _largest_bytes(plan), patience)
         worker = Node(
             name="worker",
             build=partial(build_worker, check_every=formation.check_every),
@@ -72,5 +75,5 @@ def _largest_bytes(plan: Plan) -> int:
     columns = plan.envs_each * plan.config.on_policy.rollouts_per_update
     steps = plan.config.algo_config.rollout_steps * columns
     episodes = steps * (2 + len(plan.info_keys)) * 8
-    moments = max((prod(shape) for shape in plan.moments.values()), default=0) + 1
+    moments = max((math.prod(shape) for shape in plan.moments.values()), default=0) + 1
     return max((plan.num_params + 1) * 4, episodes, moments * 8, 4096)

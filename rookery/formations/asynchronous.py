@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from rookery.core.errors import UserError
 from rookery.formations.session_edges import with_session
-from rookery.formations.settings import FormationConfig
+from rookery.formations.settings import FormationConfig, Joined
 from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.memory import worker_holds
 from rookery.programs.plan import Plan
@@ -24,6 +24,7 @@ class AsyncConfig(FormationConfig):
     """Actors never wait for the learner: rollouts queue up, and it takes the oldest."""
 
     off_policy: ClassVar[bool] = True
+    joined: ClassVar[Joined] = "more"
 
     slots_per_actor: int = 2
     """Rollouts of one actor that may wait; when all its slots are full, it waits."""
@@ -49,7 +50,7 @@ class AsyncConfig(FormationConfig):
 
     def batch_columns(self, num_envs: int) -> int:
         """Those of ``batch_envs``, whole rollouts of one actor each."""
-        share = max(num_envs // self.num_actors, 1)
+        share = max(num_envs // max(self.num_actors, 1), 1)
         if self.batch_envs is not None and self.batch_envs % share:
             raise UserError(
                 f"formation.batch_envs: {self.batch_envs} cannot be made of rollouts of {share} "

@@ -20,7 +20,7 @@ from rookery.core.sequence import StepSpec
 from rookery.core.spec import ArraySpec
 from rookery.envs.atari import may_be_game
 from rookery.formations.session_edges import with_session
-from rookery.formations.settings import FormationConfig
+from rookery.formations.settings import FormationConfig, Joined
 from rookery.params.hogwild import SharedWeightsPort
 from rookery.params.sharded import ShardsPort
 from rookery.programs.graph import Edge, Held, Node, Program
@@ -52,6 +52,7 @@ class ReplayConfig(FormationConfig):
     off_policy: ClassVar[bool] = True
     experience: ClassVar[str] = "replay"
     averages: ClassVar[bool] = False
+    joined: ClassVar[Joined] = "more"
 
     num_learners: int = 1
     """Learners around one set of weights; more than one needs the local engine."""

@@ -13,10 +13,12 @@ One of your own is ``--formation package.module:Class``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from rookery.core.errors import UserError
 from rookery.core.names import load_class
+
+Joined = Literal["more", "some", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +35,16 @@ class FormationConfig:
     """Whether one thread carries only one of those that act: several would wait for each other."""
     averages: ClassVar[bool] = True
     """Whether optimizer.average_updates works here."""
+    joined: ClassVar[Joined] = "none"
+    """Whom other hosts bring: more actors than the run has, some of those it has, or none."""
 
     num_actors: int = 1
     """How many act, each with its share of env.num_envs; each is a process under the local engine.
-    """
+    0 where all are of hosts that join."""
 
     def __post_init__(self) -> None:
-        self._check_positive("num_actors")
+        if self.num_actors < 0:
+            raise UserError(f"formation.num_actors: must not be negative, got {self.num_actors}")
 
     @property
     def num_beside(self) -> int:

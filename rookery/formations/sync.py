@@ -6,9 +6,10 @@ A2C and PPO; the synchronous A2C of mpia2c.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rookery.formations.session_edges import with_session
-from rookery.formations.settings import FormationConfig
+from rookery.formations.settings import FormationConfig, Joined
 from rookery.programs.graph import Edge, Node, Program
 from rookery.programs.plan import Plan
 from rookery.roles.build import build_actor, build_learner
@@ -19,6 +20,8 @@ from rookery.transport.weights import WeightsPort
 @dataclass(frozen=True, kw_only=True)
 class SyncConfig(FormationConfig):
     """One round at a time: all actors act, the learner learns, all get the new weights."""
+
+    joined: ClassVar[Joined] = "some"
 
     learner_threads: int = 1
     """Compute threads of the learner."""

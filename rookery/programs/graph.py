@@ -62,6 +62,8 @@ class Node:
     on_death: Literal["replace", "rewind"] = "replace"
     """A replica that was killed is replaced alone; or all go back to the last checkpoint, because
     what it shared may be half written."""
+    stands_for_hosts: bool = False
+    """Whether it is no role but the gateway, which stands for the actors of hosts that join."""
     grace_secs: float = 5.0
     """How long it may take to end by itself when the run is over."""
     leaves: bool = False

@@ -84,13 +84,13 @@ class Plan:
 
     @property
     def num_actors(self) -> int:
-        """How many act."""
-        return self.config.formation_config.num_actors
+        """How many act, or may once hosts have joined."""
+        return self.config.num_acting
 
     @property
     def envs_each(self) -> int:
-        """Environments of each that acts."""
-        return self.config.env.num_envs // self.num_actors
+        """Environments of each that acts: joined actors beyond the run's own have as many."""
+        return self.config.env.num_envs // max(self.config.formation_config.num_actors, 1)
 
     @property
     def batch_columns(self) -> int:

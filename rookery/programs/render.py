@@ -24,7 +24,7 @@ def to_mermaid(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
 
 def to_text(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
     """A few aligned lines: who, what they exchange, what carries it and how many bytes."""
-    lines = [f"program {program.name} on engine {plan.config.engine}, 1 host", "", "roles"]
+    lines = [f"program {program.name} on engine {plan.config.engine}, {_hosts(plan)}", "", "roles"]
     width = max(len(node.name) for node in program.nodes) + 5
     for node in program.nodes:
         threads = f"{node.num_threads} thread" + ("s" if node.num_threads > 1 else "")
@@ -40,6 +40,15 @@ def to_text(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
             f"{size(num_bytes):>9} / {per:<11} {edge.port.about}"
         )
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _hosts(plan: Plan) -> str:
+    """The machines that take part, or may."""
+    places = plan.config.num_places
+    if not places:
+        return "1 host"
+    first, last = plan.config.num_acting_here, plan.config.num_acting - 1
+    return f"1 host and those that join, whose actors have places {first} to {last} (link grpc)"
 
 
 def _about(node: Node, plan: Plan) -> str:

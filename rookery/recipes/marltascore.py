@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+from rookery.core.address import is_loopback, parse_address
 from rookery.core.errors import UserError, near_names
 from rookery.envs.atari import may_be_game
 from rookery.recipes.catalog import Tree
@@ -117,14 +118,14 @@ RECURRENT = (
 SYNCHRONOUS = "trainer.learner_step_per_global_step"
 """The key that only the synchronous training has."""
 
-_ALONE = "processes of one machine find each other by themselves"
+_ONE_PORT = "one port of the head carries everything"
 _AT_ONCE = "steps go to replay as they are made"
 _LADDER = "each environment keeps its share of random actions"
 NO_COUNTERPART: dict[str, str] = {
-    "actor_manager_url": _ALONE,
-    "evaluator_url": _ALONE,
-    "param_distributor_url": _ALONE,
-    "replay_buffer_url": _ALONE,
+    "actor_manager_url": "processes of one machine find each other by themselves",
+    "evaluator_url": _ONE_PORT,
+    "param_distributor_url": _ONE_PORT,
+    "replay_buffer_url": _ONE_PORT,
     "model.action_size": "the environment says it",
     "local_buffer_size": _AT_ONCE,
     "send_sample_interval": _AT_ONCE,
@@ -242,8 +243,26 @@ def translate(
     }
     if old["learner.gpu_id"] is not None:
         tree["device"] = f"cuda:{old['learner.gpu_id']}"
+    tree |= _hosts(old, where, notes)
     left_out = {key: why for key in said if (why := _why_not(key, old, synchronous))}
     return Imported(tree, left_out, notes)
+
+
+def _hosts(old: Flat, where: str, notes: list[str]) -> Tree:
+    """Where hosts join, if the file is of several machines; how to start them goes to ``notes``."""
+    host, port = parse_address(str(old["actor_manager_url"]), f"{where}: actor_manager_url")
+    if is_loopback(host):
+        return {}
+    head = "HEAD" if host in _EVERY_ADDRESS else host
+    notes.append(
+        f"a run of several machines: at the head `rookery train --config FILE`, which prints the "
+        f"line for each node, `rookery join {head}:{port} --token ... --fingerprint ... "
+        f"--actors {old['n_actor_process']}`"
+    )
+    return {"engine": "local", "hosts": {"listen": f"0.0.0.0:{port}"}}
+
+
+_EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 # ---- reading -----------------------------------------------------------------------------------
@@ -289,6 +308,8 @@ def _why_not(key: str, old: Flat, synchronous: bool) -> str | None:
     if key.partition(".")[0] in _INTRINSIC and not old["intrinsic_reward.enable"]:
         return None if key == "intrinsic_reward.enable" else "intrinsic_reward.enable is false"
     why = NO_COUNTERPART.get(key)
+    if key == "actor_manager_url" and not is_loopback(parse_address(str(old[key]))[0]):
+        return None
     if why is None and key == "evaluator.eps" and old[key] not in (0, EVAL_EPSILON):
         why = f"evaluation acts at random in {EVAL_EPSILON:.0%} of the steps, or never"
     if why is None and key == "n_actor_process" and synchronous:

@@ -37,7 +37,7 @@ from rookery.recipes.catalog import Tree, parse_value, seconds
 from rookery.recipes.foreign_names import own_names
 from rookery.recipes.schedules import stretched
 from rookery.roles.evaluator import EvalConfig
-from rookery.runs.config import CheckpointConfig, EngineName, MetricsConfig, RunConfig
+from rookery.runs.config import CheckpointConfig, EngineName, HostsConfig, MetricsConfig, RunConfig
 from rookery.runs.supervise import SuperviseConfig
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -67,6 +67,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "checkpoint": CheckpointConfig,
     "metrics": MetricsConfig,
     "supervise": SuperviseConfig,
+    "hosts": HostsConfig,
 }
 
 CHOICES = ("recipe", "algo", "formation")
@@ -161,6 +162,9 @@ class Schema:
             "save_every": "checkpoint.every_steps",
             "eval_every": "eval.every_steps",
             "eval_after_limit": "eval.after_limit",
+            "listen": "hosts.listen",
+            "places": "hosts.places",
+            "token_file": "hosts.token_file",
         }
 
     def _replica_flags(self) -> dict[str, str]:

@@ -139,6 +139,8 @@ def _base(tree: Tree, over: Tree, chosen: Mapping[str, Any], where: str) -> tupl
     over = schema.with_present_names(resolve_recipe(over, schema.formation_block), where)
     tree = schema.with_present_names(resolve_recipe(tree, schema.formation_block), recipe)
     merged = lay_over(tree, over) | {"formation": formation}
+    if "listen" in chosen and "engine" not in chosen:  # hosts join no other
+        merged["engine"] = "local"
     schema.check_keys(drop_other_blocks(over, algo, formation), where)
     merged = drop_other_blocks(merged, algo, formation)
     schema.check_keys(merged, recipe)

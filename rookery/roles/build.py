@@ -197,6 +197,7 @@ def build_hogwild_session(place: Place) -> HogwildSession:
 def build_explorer(place: Place, algo: DQNConfig) -> Explorer:
     """An actor that puts steps."""
     plan, ports, each = place.plan, place.ports, place.plan.envs_each
+    streams = np.arange(place.replica * each, (place.replica + 1) * each)
     return Explorer(
         config=algo,
         envs=_envs(place, 0, each),
@@ -204,7 +205,8 @@ def build_explorer(place: Place, algo: DQNConfig) -> Explorer:
         sink=ports.use("steps"),
         params=ports.use(WeightsPort.name),
         rng=stream(place.actor_seed, "actor", place.replica),
-        streams=np.arange(place.replica * each, (place.replica + 1) * each),
+        # Joined actors explore as those of the run: its ladder and arms are the recipe's.
+        streams=streams % plan.config.env.num_envs,
         num_streams=plan.config.env.num_envs,
         info_keys=plan.info_keys,
         heartbeat=place.heartbeat,

@@ -21,6 +21,7 @@ from rookery.algos.algorithm import block_name, learns_off_policy
 from rookery.algos.on_policy import OnPolicyConfig
 from rookery.algos.ppo import PPOConfig
 from rookery.algos.settings import AlgorithmConfig
+from rookery.core.address import parse_address
 from rookery.core.errors import UserError, naming
 from rookery.envs.make import EnvConfig
 from rookery.formations.settings import FormationConfig, formation_block, formation_config_class
@@ -34,6 +35,10 @@ EngineName = Literal["inline", "local", "mpi"]
 
 VERSION = 2
 """Of what settings mean. Since 2, ``env.num_envs`` counts the whole run."""
+
+
+MOST_PLACES = 1024
+USUAL_PLACES = 32
 
 
 def _at_least_one(name: str, value: int) -> None:
@@ -89,6 +94,36 @@ class MetricsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostsConfig:
+    """Other machines that join the run while it trains, by `rookery join`."""
+
+    listen: str | None = None
+    """HOST:PORT at which they find it; null: nobody joins."""
+    places: int | None = None
+    """How many of their actors there is room for. Formations replay and async have them beyond
+    their own (null: 32); sync needs to know how many of its actors are theirs."""
+    token_file: str | None = None
+    """A file with the token that hosts must have; null: ROOKERY_TOKEN, or one is made."""
+    lease_secs: float = 15.0
+    """A host that was not heard of for so long has left; its actors' places are free again."""
+    certificate: str | None = None
+    """A PEM file to show to those who join, with hosts.key; null: one is made, and beyond this
+    machine its fingerprint is in the line to join by."""
+    key: str | None = None
+    """The certificate's key, a PEM file."""
+
+    def __post_init__(self) -> None:
+        if self.listen is not None:
+            parse_address(self.listen)
+        if self.places is not None and not 0 < self.places <= MOST_PLACES:
+            raise UserError(f"--places: must be between 1 and {MOST_PLACES}, got {self.places}")
+        if self.lease_secs < 1:
+            raise UserError(f"hosts.lease_secs: must be at least 1, got {self.lease_secs:g}")
+        if (self.certificate is None) != (self.key is None):
+            raise UserError("hosts.certificate and hosts.key: give both, or neither")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that makes a run what it is."""
 
@@ -117,6 +152,7 @@ class RunConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     supervise: SuperviseConfig = field(default_factory=SuperviseConfig)
+    hosts: HostsConfig = field(default_factory=HostsConfig)
 
     def __post_init__(self) -> None:
         if self.total_steps < 1:
@@ -126,6 +162,7 @@ class RunConfig:
         if self.seed < 0:
             raise UserError(f"--seed: must not be negative, got {self.seed}")
         with naming(formation=formation_block(self.formation)):
+            self._check_hosts()
             self._check_division()
             self._check_experience()
             if isinstance(self.algo_config, OnPolicyConfig):
@@ -143,6 +180,57 @@ class RunConfig:
     def algo_block(self) -> str:
         """What the algorithm's settings are called."""
         return block_name(self.algo)
+
+    @property
+    def num_places(self) -> int:
+        """Actors of joined hosts that there is room for."""
+        if self.hosts.listen is None:
+            return 0
+        return self.hosts.places or USUAL_PLACES
+
+    @property
+    def num_acting(self) -> int:
+        """All that may act: those of this machine, and those of hosts that join."""
+        beyond = self.num_places if self.formation_config.joined == "more" else 0
+        return self.formation_config.num_actors + beyond
+
+    @property
+    def num_acting_here(self) -> int:
+        """Those of them that are this machine's."""
+        return self.num_acting - self.num_places
+
+    def _check_hosts(self) -> None:
+        """Refuse hosts where nobody can join, and a run in which nobody would act."""
+        formation, hosts, given = self.formation_config, self.hosts, self.formation_config.joined
+        if hosts.listen is None:
+            if formation.num_actors < 1:
+                raise UserError("--actors: must be at least 1, or --listen lets others act")
+            if hosts.places is not None:
+                raise UserError("--places: is for runs that others join; add --listen HOST:PORT")
+            return
+        if self.engine != "local":
+            raise UserError(f"--listen: hosts join engine local, not {self.engine}; --engine local")
+        if given == "none":
+            raise UserError(
+                f"--listen: formation {self.formation} shares memory and stays on one machine; "
+                "use replay, async, sync or allreduce"
+            )
+        if given == "some" and hosts.places is None:
+            raise UserError(
+                f"--listen: formation {self.formation} waits for a fixed number; say with --places "
+                f"how many of the {formation.num_actors} --actors are of other hosts"
+            )
+        learns = formation.acting_role == "worker"
+        if given == "some" and learns and self.num_places >= formation.num_actors:
+            raise UserError(
+                f"--places: one of the {formation.num_actors} workers must be here, where the "
+                "session is kept; have fewer places"
+            )
+        if given == "some" and self.num_places > formation.num_actors:
+            raise UserError(
+                f"--places: {self.num_places} are more than there are actors in all, "
+                f"{formation.num_actors} (--actors)"
+            )
 
     def _check_division(self) -> None:
         """Refuse environments that cannot be divided among those who act, and threads elsewhere."""
@@ -268,7 +356,7 @@ def _division(config: RunConfig) -> tuple[int, int]:
     formation = config.formation_config
     one_thread = config.engine == "inline" and not config.threads
     num_actors = 1 if one_thread and formation.alone_in_thread else formation.num_actors
-    least = num_actors * config.env.halves
+    least = max(num_actors, 1) * config.env.halves
     return num_actors, least * max((config.env.num_envs + least // 2) // least, 1)
 
 

@@ -73,6 +73,8 @@ class Callbacks:
     """What the run does besides training, None: it trains; for displays."""
     on_steps: Callable[[int], Any] | None = None
     """Steps of the run, about once a second; for displays."""
+    on_notice: Callable[[str], Any] | None = None
+    """What a user should see once, such as who has joined; for displays."""
 
     def tell_stage(self, stage: Stage | None) -> None:
         """Say what is done now."""

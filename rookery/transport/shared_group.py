@@ -9,21 +9,23 @@ A member that dies leaves nothing locked; whoever supervises ends the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from rookery.core.errors import RunFailed
-from rookery.core.group import Alone, Group, Waiting
+from rookery.core.group import Waiting
 from rookery.core.patience import Patience
-from rookery.core.ports import End, Kind
+from rookery.core.ports import End
 from rookery.core.spec import Array, Arrays, ArraySpec
-from rookery.transport.local_port import LocalPort
+
+T = TypeVar("T")
+Meeting = Generator[None, None, T]
+"""Yields while others have not arrived; returns what all together made."""
 
 LOOKS = 200
 """How often to look before sleeping: members mostly arrive within the same fraction of a ms."""
@@ -60,30 +62,44 @@ class SharedGroup:
     def sum_(self, tensor: Tensor) -> Tensor:
         """Add up over all members, in the order of their ranks."""
         values = tensor.detach().cpu().reshape(-1).numpy()
-        self._check(values.nbytes)
-        buffer = self.round % 2
-        slots = [slot[: values.nbytes].view(values.dtype) for slot in self.slots[buffer]]
-        slots[self.rank][:] = values
-        self._meet()
-        if values.nbytes <= SMALL_BYTES:
-            total = _added(slots, np.empty_like(values))
-        else:
-            total = self.sums[buffer, : values.nbytes].view(values.dtype)
-            share = -(-len(values) // self.size)
-            part = slice(self.rank * share, (self.rank + 1) * share)
-            _added([slot[part] for slot in slots], total[part])
-            self._meet()
+        total = self._wait_for(self.summing(values))
         with torch.no_grad():
             return tensor.copy_(torch.from_numpy(total).view(tensor.shape))
 
     def gather(self, rows: Array) -> list[Array]:
         """Rows of all members, at the first."""
+        return self._wait_for(self.gathering(rows))
+
+    def first(self, values: Array) -> Array:
+        """The first member's values."""
+        return self._wait_for(self.sharing(values))
+
+    # ---- the same step by step: each yields while others have not arrived ------------------------
+
+    def summing(self, values: Array) -> Meeting[Array]:
+        """The sum of ``values`` ``[N]`` over all members."""
+        self._check(values.nbytes)
+        buffer = self.round % 2
+        slots = [slot[: values.nbytes].view(values.dtype) for slot in self.slots[buffer]]
+        slots[self.rank][:] = values
+        yield from self._meet()
+        if values.nbytes <= SMALL_BYTES:
+            return _added(slots, np.empty_like(values))
+        total: Array = self.sums[buffer, : values.nbytes].view(values.dtype)
+        share = -(-len(values) // self.size)
+        part = slice(self.rank * share, (self.rank + 1) * share)
+        _added([slot[part] for slot in slots], total[part])
+        yield from self._meet()
+        return total
+
+    def gathering(self, rows: Array) -> Meeting[list[Array]]:
+        """The rows of all, at the first."""
         buffer, columns = self.round % 2, rows.shape[1]
         mine = np.ascontiguousarray(rows, dtype=np.float64)
         self._check(mine.nbytes)
         self.slots[buffer, self.rank, : mine.nbytes] = mine.reshape(-1).view(np.uint8)
         self.rows[buffer, self.rank, 0] = len(mine)
-        self._meet()
+        yield from self._meet()
         if self.rank:
             return []
         counts = self.rows[buffer, :, 0].tolist()
@@ -92,36 +108,47 @@ class SharedGroup:
             for slot, count in zip(self.slots[buffer], counts, strict=True)
         ]
 
-    def first(self, values: Array) -> Array:
-        """The first member's values."""
+    def sharing(self, values: Array) -> Meeting[Array]:
+        """The first member's."""
         mine = np.ascontiguousarray(values, dtype=np.float64)
         self._check(mine.nbytes)
         slot = self.slots[self.round % 2, 0, : mine.nbytes]
         if self.rank == 0:
             slot[:] = mine.reshape(-1).view(np.uint8)
-        self._meet()
+        yield from self._meet()
         return slot.view(np.float64).copy()
 
     def _check(self, num_bytes: int) -> None:
         if num_bytes > self.slots.shape[2]:
             raise ValueError(f"{num_bytes} bytes do not fit in slots of {self.slots.shape[2]}")
 
-    def _meet(self) -> None:
-        """Arrive, and wait until all have."""
+    def _meet(self) -> Meeting[None]:
+        """Arrive, and yield until all have."""
         self.round += 1
         self.arrived[self.rank] = self.round
         for rank, wakeup in enumerate(self.wakeups):
             if rank != self.rank:
                 wakeup.notify()
-        for _ in range(LOOKS):
-            if self._all_here():
-                return
-        with self.waiting():
-            self._sleep_until_all_here()
-
-    def _sleep_until_all_here(self) -> None:
-        patience = Patience(self.timeout_secs)
         while not self._all_here():
+            yield
+
+    def _wait_for(self, meeting: Meeting[T]) -> T:
+        """Carry ``meeting`` to its end: look some times, then sleep."""
+        for _ in range(LOOKS):
+            try:
+                next(meeting)
+            except StopIteration as end:
+                return cast("T", end.value)
+        with self.waiting():
+            return self._sleep_through(meeting)
+
+    def _sleep_through(self, meeting: Meeting[T]) -> T:
+        patience = Patience(self.timeout_secs)
+        while True:
+            try:
+                next(meeting)
+            except StopIteration as end:
+                return cast("T", end.value)
             self.wakeups[self.rank].wait(SLICE_SECS)
             if patience.over():
                 late = np.flatnonzero(self.arrived < self.round).tolist()
@@ -140,36 +167,3 @@ def _added(slots: Sequence[Array], out: Array) -> Array:
     for slot in slots[1:]:
         np.add(out, slot, out=out)
     return out
-
-
-@dataclass(frozen=True)
-class GroupPort(LocalPort):
-    """Gradients, and whatever else members of a group add up."""
-
-    name: ClassVar[str] = "gradients"
-    kind: ClassVar[Kind] = "group"
-    about: ClassVar[str] = "gradients, added up over all that hold them"
-
-    role: str
-    """What the members are called."""
-    size: int
-    num_bytes: int
-    """Of the largest vector that is added up."""
-
-    def traffic(self) -> tuple[int, str]:
-        """A gradient."""
-        return self.num_bytes, "update"
-
-    def layout(self) -> dict[str, ArraySpec]:
-        """Slots of all members; one alone needs none."""
-        return group_specs(self.size, -(-self.num_bytes // 64) * 64) if self.size > 1 else {}
-
-    def client(self, end: End) -> Group:
-        """A member."""
-        if self.size == 1:
-            return Alone()
-        return SharedGroup(end.arrays, end, role=self.role)
-
-    def server(self, end: End) -> Group:
-        """Members serve each other."""
-        return self.client(end)

@@ -46,9 +46,11 @@ class VitalsReader:
     def __init__(self, arrays: Arrays, names: tuple[str, ...]) -> None:
         self.cells, self._numbers, self.names = arrays["cells"], arrays["numbers"], names
 
-    def alive(self) -> list[Array]:
-        """The cells of those that have begun."""
-        return [cells for cells in self.cells if cells[heartbeat.START]]
+    def alive(self) -> dict[int, Array]:
+        """The cells of those that have begun, by replica."""
+        return {
+            replica: cells for replica, cells in enumerate(self.cells) if cells[heartbeat.START]
+        }
 
     def numbers(self, replica: int = 0) -> dict[str, float]:
         """What ``replica`` told, by name."""

@@ -47,10 +47,21 @@ class TwoHosts:
         reach = ["-launcher", "ssh", "-launcher-exec", str(self.launcher)]
         return [*reach, "-localhost", ADDRESSES[0], "-hosts", ",".join(NAMES)]
 
-    def command(self, *words: str) -> list[str]:
-        """``words`` as a command that runs on the first host."""
-        enter = ["ip", "netns", "exec", f"{self.mark}-{NAMES[0]}", "unshare", "--uts"]
-        return [*enter, "sh", "-c", ENTER, NAMES[0], *words]
+    def command(self, *words: str, host: int = 0) -> list[str]:
+        """``words`` as a command that runs on the first host, or on ``host``."""
+        enter = ["ip", "netns", "exec", f"{self.mark}-{NAMES[host]}", "unshare", "--uts"]
+        return [*enter, "sh", "-c", ENTER, NAMES[host], *words]
+
+    def cut(self) -> None:
+        """Pull the cable out."""
+        self._cable("down")
+
+    def mend(self) -> None:
+        """And put it back."""
+        self._cable("up")
+
+    def _cable(self, state: str) -> None:
+        _ip("-n", f"{self.mark}-{NAMES[0]}", "link", "set", "eth0", state)
 
 
 @contextmanager

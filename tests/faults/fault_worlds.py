@@ -35,6 +35,23 @@ class Plain(gym.Env[Any, Any]):
         return np.full(3, 0.5, np.float32), 1.0, self.count >= 10, False, {}
 
 
+class OfThisHost(Plain):
+    """Shows as many numbers as the variable WORLD_SIZE of its host says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        size = int(os.environ["WORLD_SIZE"])
+        self.observation_space = gym.spaces.Box(-1, 1, (size,), np.float32)
+
+    def reset(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        super().reset(**given)
+        return np.zeros(self.observation_space.shape, np.float32), {}  # type: ignore[arg-type]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        _, *rest = super().step(action)
+        return np.zeros(self.observation_space.shape, np.float32), *rest  # type: ignore[arg-type,return-value]
+
+
 class Raises(Plain):
     """Raises at its ``at``-th step."""
 

@@ -17,7 +17,8 @@ from rookery.programs.plan import Plan
 from rookery.recipes.settings import settings_from_python
 from rookery.transport.actor_states import ActorStatesPort
 from rookery.transport.eventfd import EventFd
-from rookery.transport.shared_group import GroupPort, SharedGroup
+from rookery.transport.group_port import GroupPort
+from rookery.transport.shared_group import SharedGroup
 from rookery.transport.vitals import VitalsPort
 from rookery.transport.weights import WeightsPort
 from tests.wired import Crew, in_turn

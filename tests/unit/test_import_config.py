@@ -132,9 +132,13 @@ def test_where_values_go(flat: dict[str, Any], path: str, value: Any) -> None:
     assert found == value
 
 
+def other_text(usual: str) -> str:
+    return "10.0.0.9:5555" if ":" in usual else "CartPole-v1"
+
+
 def test_every_key_goes_somewhere_or_says_why_not() -> None:
     """A changed value of any key changes the settings, or is told as left out."""
-    other = {bool: lambda v: not v, str: lambda v: "CartPole-v1", list: lambda v: ["x"]}
+    other = {bool: lambda v: not v, str: other_text, list: lambda v: ["x"]}
     told = {"seq_len": 16, "env.wrap_atari": True, "intrinsic_reward.enable": True}
     for key, usual in DEFAULTS.items():
         if key == "intrinsic_reward.enable":
@@ -299,3 +303,21 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_section_by_itself_is_refused_where_a_value_is_meant() -> None:
     with pytest.raises(UserError, match="must be a number"):
         translate({"gamma": {"a": 1}}, "m")
+
+
+def test_a_file_of_several_machines_becomes_a_run_that_listens() -> None:
+    imported = translate(
+        nested({"actor_manager_url": "10.0.0.7:1111", "n_actor_process": 5}), "m.yaml", algo="dqn"
+    )
+    config = config_from_tree(imported.tree)
+    assert (config.engine, config.hosts.listen) == ("local", "0.0.0.0:1111")
+    assert "actor_manager_url" not in imported.left_out
+    (note,) = [note for note in imported.notes if "several machines" in note]
+    assert "rookery join 10.0.0.7:1111 --token" in note
+    assert "--actors 5" in note
+    everywhere = translate(nested({"actor_manager_url": "0.0.0.0:1111"}), "m.yaml", algo="dqn")
+    assert any("rookery join HEAD:1111" in note for note in everywhere.notes)
+    alone = translate(nested({"actor_manager_url": "localhost:1111"}), "m.yaml", algo="dqn")
+    assert "hosts" not in alone.tree
+    with pytest.raises(UserError, match="actor_manager_url head: not of the form HOST:PORT"):
+        translate(nested({"actor_manager_url": "head"}), "m.yaml", algo="dqn")

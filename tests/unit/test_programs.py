@@ -26,7 +26,7 @@ from rookery.programs.validate import validate
 from rookery.roles.evaluator import EvalConfig
 from rookery.runs.config import RunConfig
 from rookery.transport.blocks import BlockPort
-from rookery.transport.shared_group import GroupPort
+from rookery.transport.group_port import GroupPort
 from rookery.transport.vitals import VitalsPort
 from rookery.transport.weights import WeightsPort
 

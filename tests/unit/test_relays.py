@@ -647,7 +647,7 @@ def test_heartbeats_are_told_by_the_clock_of_who_reads(monkeypatch: pytest.Monke
     port = VitalsPort(CLIENTS, ("replay/steps",))
     hosts = Hosts(port)
     (reader,) = hosts.servers
-    assert reader.alive() == []
+    assert reader.alive() == {}
     (writer,) = hosts.clients[2]
     beat = Heartbeat(writer.cells)
     beat.cells[heartbeat.START] = time.monotonic() - 50.0
@@ -660,7 +660,7 @@ def test_heartbeats_are_told_by_the_clock_of_who_reads(monkeypatch: pytest.Monke
     here = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: here() + 4000.0)  # another machine's clock
     assert wire.deliver(0)
-    (cells,) = reader.alive()
+    (cells,) = reader.alive().values()
     assert heartbeat.secs_in_env(cells) == pytest.approx(20.0, abs=5.0)
     assert heartbeat.shares(cells)["wait"] == pytest.approx(0.6, abs=0.1)
     assert reader.numbers(2) == {"replay/steps": 5.0}
@@ -672,7 +672,7 @@ def test_who_is_not_in_an_environment_is_not_said_to_be() -> None:
     (reader,), (writer,) = hosts.servers, hosts.clients[0]
     Heartbeat(writer.cells)
     hosts.settle()
-    (cells,) = reader.alive()
+    (cells,) = reader.alive().values()
     assert heartbeat.secs_in_env(cells) == 0.0
 
 
@@ -844,11 +844,11 @@ def test_a_newcomer_is_not_blamed_for_who_died_in_its_environment() -> None:
     hosts.settle()
     assert len(reader.alive()) == 1
     newcomer = Newcomer(hosts, port)
-    assert reader.alive() == [], "it has not begun"
+    assert reader.alive() == {}, "it has not begun"
     assert reader.numbers(0) == {"replay/steps": 0.0}
     Heartbeat(newcomer.clients[0].cells)
     newcomer.wire.settle()
-    (cells,) = reader.alive()
+    (cells,) = reader.alive().values()
     assert heartbeat.secs_in_env(cells) == 0.0
 
 

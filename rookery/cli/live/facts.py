@@ -87,6 +87,10 @@ def _roles(story: Story, glyphs: Glyphs) -> list[Fact]:
     lag = story.value("train/lag_mean")
     if lag is not None:
         facts.append(Fact("policy lag", [(number(lag), "value")], 5))
+    hosts, joined = story.value("fleet/hosts"), story.value("fleet/joined_actors")
+    if hosts is not None:
+        who: Line = [(f"{hosts:.0f}", "value"), (f" with {joined or 0:.0f} actors", "label")]
+        facts.append(Fact("hosts joined", who, 3))
     if story.restarts:
         facts.append(Fact("restarts", [(str(story.restarts), "alarm")], 3))
     elif "fleet/restarts" in story.last:

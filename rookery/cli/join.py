@@ -1,0 +1,89 @@
+"""``rookery join HOST:PORT [--actors N]``: act for a run whose head is another machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from rookery.cli.arguments import HELP, split_words
+from rookery.core.errors import UserError, near_names
+from rookery.recipes.catalog import seconds
+
+PROG = "rookery join"
+FLAGS = {
+    "actors": "N: how many act here, a process each; default: the cores of this machine",
+    "token": "TOKEN: as the head has printed it",
+    "token_file": "FILE: which holds the token; ROOKERY_TOKEN in the environment works too",
+    "fingerprint": "sha256:...: of the head's certificate, as the head has printed it",
+    "authority": "FILE: instead of a fingerprint, a PEM file of who signed the certificate",
+    "give_up_after": "TIME: how long to try to reach the head (10m)",
+    "logs": "DIR: where the actors' logs go; default: runs/RUN-joined-HOST-PID",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Join; 0 when the run is over, 130 when interrupted."""
+    words = split_words(argv, {"quiet"})
+    if HELP in words.switches:
+        print(_help())
+        return 0
+    address = words.one_name(PROG)
+    if address is None:
+        raise UserError("join what? give the HOST:PORT that the head has printed")
+    for flag in words.flags:
+        if flag not in FLAGS:
+            hint = near_names(flag, FLAGS) or f" (see `{PROG} --help`)"
+            raise UserError(f"unknown flag --{flag.replace('_', '-')}{hint}")
+    flags = words.flags
+    num_actors = _number(flags.get("actors"))
+    from rookery.engines.fork_server import ForkServer
+    from rookery.engines.host import Joining, Way, take_part, token_of
+
+    token = token_of(flags.get("token"), _path(flags, "token_file"))
+    _hide(token, address)
+    way = Way(address, token, flags.get("fingerprint"), _path(flags, "authority"))
+    quiet = "quiet" in words.switches
+    joining = Joining(
+        way=way,
+        num_actors=num_actors,
+        give_up_secs=seconds(flags.get("give_up_after", "10m")),
+        logs=_path(flags, "logs"),
+        say=(lambda text: None) if quiet else _say,
+    )
+    with ForkServer() as server:
+        return take_part(joining, server)
+
+
+def _path(flags: dict[str, str], name: str) -> Path | None:
+    return Path(flags[name]) if name in flags else None
+
+
+def _number(text: str | None) -> int:
+    if text is None:
+        return len(os.sched_getaffinity(0))
+    if not text.isdigit() or int(text) < 1:
+        raise UserError(f"--actors: must be at least 1, got {text}")
+    return int(text)
+
+
+def _hide(token: str, address: str) -> None:
+    """Whoever lists the processes of this machine must not see the token."""
+    import setproctitle
+
+    if any(token in word for word in sys.argv):
+        setproctitle.setproctitle(f"{PROG} {address}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _help() -> str:
+    lines = [
+        f"usage: {PROG} HOST:PORT [flags]",
+        "",
+        "Acts for a run that was started with `rookery train ... --listen HOST:PORT` elsewhere.",
+    ]
+    lines += [f"  --{name.replace('_', '-'):<17} {about}" for name, about in FLAGS.items()]
+    return "\n".join([*lines, "  --quiet             print nothing but errors"])
