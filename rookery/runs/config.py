@@ -204,7 +204,9 @@ class RunConfig:
         formation, hosts, given = self.formation_config, self.hosts, self.formation_config.joined
         if hosts.listen is None:
             if formation.num_actors < 1:
-                raise UserError("--actors: must be at least 1, or --listen lets others act")
+                raise UserError(
+                    "formation.num_actors: must be at least 1, got 0; --listen lets others act"
+                )
             if hosts.places is not None:
                 raise UserError("--places: is for runs that others join; add --listen HOST:PORT")
             return

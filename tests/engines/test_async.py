@@ -144,6 +144,6 @@ def test_the_bottleneck_is_named_in_lines_and_at_the_end(
     assert main(["train", WORLD, *words]) == 0
     bound = r"learning \d+ %, lag \d+\.\d updates"
     lines = capfd.readouterr().err.splitlines()
-    assert re.search(rf"steps/s  {bound}$", lines[1])
+    assert re.search(rf"steps/s  {bound}$", lines[2])
     assert re.search(rf"^finished: .* s; {bound}\)$", lines[-2])
     assert lines[-1].startswith("rookery eval")

@@ -324,7 +324,7 @@ def test_a_run_in_use_is_left_alone(cli: Cli, run_copy: Path) -> None:
     with RunDirectory.open(run_copy).lock():
         done = cli("resume", run_copy, "--steps", 900)
     assert done.code == 2
-    assert f"in use by process {os.getpid()}" in done.line
+    assert f"in use by process {os.getpid()}" in done.err.splitlines()[-1]
     assert status_of(run_copy) == before
 
 

@@ -69,7 +69,7 @@ def test_what_cannot_be_is_one_line(what: str, flags: dict[str, str], said: str)
 def test_places_without_hosts_are_refused() -> None:
     with pytest.raises(UserError, match="add --listen HOST:PORT"):
         settings_from_flags("dqn-cartpole", {"places": "3"})
-    with pytest.raises(UserError, match="--actors: must be at least 1, or --listen"):
+    with pytest.raises(UserError, match=r"num_actors: must be at least 1, got 0; --listen"):
         settings_from_flags("dqn-cartpole", {"actors": "0"})
 
 

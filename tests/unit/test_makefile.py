@@ -60,4 +60,4 @@ def test_pip_shows_its_progress_on_a_terminal(checkout: Path) -> None:
     os.close(terminal)
     shown = os.read(master, 1 << 16).decode()
     os.close(master)
-    assert "pip --disable-pip-version-check install -e .[mpi]" in shown
+    assert "pip --disable-pip-version-check install -e .[mpi,grpc]" in shown

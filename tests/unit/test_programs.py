@@ -255,7 +255,7 @@ def test_an_unknown_formation_is_refused_with_the_nearest_name() -> None:
         formation_config_class("synk")
 
 
-@pytest.mark.parametrize("field", ["num_actors", "learner_threads"])
-def test_a_formation_without_actors_or_threads_is_refused(field: str) -> None:
+@pytest.mark.parametrize(("field", "value"), [("num_actors", -1), ("learner_threads", 0)])
+def test_a_formation_without_actors_or_threads_is_refused(field: str, value: int) -> None:
     with pytest.raises(UserError, match=field):
-        SyncConfig(**{field: 0})
+        SyncConfig(**{field: value})

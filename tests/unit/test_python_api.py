@@ -235,7 +235,7 @@ def test_an_unguarded_script_works(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", "q"]
     said = done.stderr.splitlines()
-    assert said[0] == "run q", "the first was quiet"
+    assert said[1] == "run q", "the first was quiet"
     assert said[-2].startswith("finished: 100 steps reached")
     assert said[-1] == "rookery eval q"
 

@@ -80,7 +80,7 @@ def test_training_on_after_the_schedule_is_told_before_it_starts(
     config.write_text(config.read_text().replace("until_steps: 150000", "until_steps: 96"))
     assert main(["resume", run, "--steps", "160000", "--time-limit", "1s"]) == 0
     said = capfd.readouterr().err.splitlines()
-    assert said[0].startswith("the learning rate ends at 0.0001 after 96 of 160,000 steps")
+    assert said[1].startswith("the learning rate ends at 0.0001 after 96 of 160,000 steps")
     assert (
         main(["resume", run, "--steps", "170000", "--time-limit", "2s", "--stretch-schedules"]) == 0
     )
