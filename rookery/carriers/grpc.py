@@ -182,7 +182,8 @@ class HeadServer:
     def stop(self, grace_secs: float = 2.0) -> None:
         """End all exchanges and calls; those that take longer are cut off."""
         for served in self._all():
-            served.pump.close("the head has stopped")
+            if served.pump is not None:
+                served.pump.close("the head has stopped")
         self._server.stop(grace_secs).wait(grace_secs + CUT_SECS)
         self.refusals.tell_rest()
 
@@ -207,6 +208,7 @@ class HeadServer:
                 num_actors=request.num_actors,
                 cores=request.cores,
                 run=_said(request.run, 255),
+                identity=_said(request.identity, 64),
                 address=peer,
             )
         )
@@ -257,7 +259,9 @@ class HeadServer:
             if session in self._served:
                 raise Refused(f"session {_said(session, 64)} has an exchange", again=True)
             if len(self._served) >= self.limits.hosts:
-                raise _Exhausted(f"the head has {self.limits.hosts} hosts, which is all it takes")
+                raise Refused(
+                    f"the head has {self.limits.hosts} hosts, which is all it takes", again=True
+                )
             served = self._served[session] = _Served(context, lambda: self._disconnected(session))
         try:
             served.join(self.desk.connect(session))
@@ -282,8 +286,10 @@ class _Served:
         self.context, self.ended = context, ended
         self.status: tuple[Any, str] | None = None
         """Of the call, if the peer has ended it or an error has."""
+        self.pump: Pump | None = None
         self._cut = threading.Timer(CUT_SECS, context.cancel)
         self._cut.daemon = True
+        self._cutting = threading.Lock()
 
     def join(self, pump: Pump) -> None:
         """Carry the frames of ``pump``."""
@@ -294,11 +300,13 @@ class _Served:
 
     def _closed(self) -> None:
         """Who waits for the peer meanwhile cannot be woken otherwise."""
-        self._cut.start()
+        if self._cutting.acquire(blocking=False):  # once, whoever closes it
+            self._cut.start()
 
     def send(self) -> Iterator[bytes]:
         """The state of the cells, an empty packet, and then whatever comes."""
         pump = self.pump
+        assert pump is not None
         try:
             yield from packets(pump.take(0.0))
             yield pack(())
@@ -315,6 +323,7 @@ class _Served:
 
     def receive(self, requests: Iterator[bytes]) -> None:
         """Until the host has ended the exchange, it breaks, or what comes is wrong."""
+        assert self.pump is not None
         pump, specs = self.pump, self.pump.receives
         try:
             for data in requests:
@@ -334,10 +343,6 @@ class _Served:
         self.ended()
 
 
-class _Exhausted(Exception):  # noqa: N818 - says what happened
-    """There is no room for one more."""
-
-
 def _outcome(work: Callable[[], T]) -> tuple[tuple[Any, str], T | None]:
     """What ``work`` gives, or the status that says why it gives nothing."""
     try:
@@ -355,8 +360,6 @@ def _status(error: Exception) -> tuple[Any, str]:
         return codes.FAILED_PRECONDITION, _said(str(error))
     if isinstance(error, WireError):
         return codes.INVALID_ARGUMENT, _said(str(error))
-    if isinstance(error, _Exhausted):
-        return codes.RESOURCE_EXHAUSTED, _said(str(error))
     _LOG.error("the head failed at a call of a host", exc_info=error)
     return codes.INTERNAL, _said(f"the head failed: {type(error).__name__}: {error}")
 
@@ -551,8 +554,10 @@ class HostClient:
             num_actors=registration.num_actors,
             cores=registration.cores,
             run=registration.run,
+            identity=registration.identity,
         )
-        found = self._call("Register", request, pb.Assignment())
+        # What it begins with may be large.
+        found = self._call("Register", request, pb.Assignment(), timeout_secs=CONTROL_SECS)
         return Assignment(
             session=found.session,
             places=[(place.place, place.life) for place in found.places],
@@ -597,11 +602,12 @@ class HostClient:
         """End the connection."""
         self._channel.close()
 
-    def _call(self, name: str, request: Any, reply: Any) -> Any:
+    def _call(self, name: str, request: Any, reply: Any, timeout_secs: float | None = None) -> Any:
         method = self._channel.unary_unary(f"/{_CONTROL}/{name}")
         data = request.SerializeToString()
         try:
-            return parsed(reply, method(data, self.timeout_secs, metadata=self._metadata))
+            secs = self.timeout_secs if timeout_secs is None else timeout_secs
+            return parsed(reply, method(data, secs, metadata=self._metadata))
         except grpc.RpcError as error:
             raise self._explained(error) from error
         except WireError as error:
@@ -615,8 +621,10 @@ class HostClient:
             return Refused(f"{head} refuses the token; take the one it was started with")
         if code in (codes.FAILED_PRECONDITION, codes.INVALID_ARGUMENT):
             return Refused(f"{head} refuses: {text}")
-        if code in (codes.ABORTED, codes.RESOURCE_EXHAUSTED):
+        if code is codes.ABORTED:
             return Refused(f"{head}: {text}", again=True)
+        if code is codes.RESOURCE_EXHAUSTED:  # whoever has caused it, it says nothing of this host
+            return Unreachable(f"{head} has too much to do: {text}")
         if code is codes.UNIMPLEMENTED:
             return Refused(f"{self.address} is not the head of a Rookery run")
         return Unreachable(f"{head} does not answer: {text or code.name}")
@@ -637,6 +645,7 @@ class HostExchange:
         self.error: UserError | None = None
         """Why it ended; None while it runs, and when this side has ended it."""
         self._has_state = threading.Event()
+        self._sent_all = threading.Event()
         self._call: Any = None
         self._call = start(self._send())
         if self.broken.is_set():
@@ -658,10 +667,11 @@ class HostExchange:
             raise Unreachable(self.reason)
 
     def close(self, timeout_secs: float = 5.0) -> None:
-        """Send what is pending, and end it."""
+        """Send what is pending, and end it; nobody waits for the pump's wake-ups afterwards."""
         self.pump.finish()
         self.broken.wait(timeout_secs)
         self._end(None)
+        self._sent_all.wait(timeout_secs)
 
     def _send(self) -> Iterator[bytes]:
         """Until the pump is closed; called by a thread of gRPC's."""
@@ -670,6 +680,8 @@ class HostExchange:
                 yield from packets(self.pump.take(CUT_SECS))
         except Exception as error:
             self._end(Refused(f"cannot send: {type(error).__name__}: {error}"))
+        finally:
+            self._sent_all.set()
 
     def _receive(self) -> None:
         specs, ended = self.pump.receives, None

@@ -44,7 +44,7 @@ class Array(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., codec: _Optional[_Union[Array.Codec, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("version", "rookery_version", "host", "pid", "num_actors", "cores", "run")
+    __slots__ = ("version", "rookery_version", "host", "pid", "num_actors", "cores", "run", "identity")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROOKERY_VERSION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class RegisterRequest(_message.Message):
     NUM_ACTORS_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     version: int
     rookery_version: str
     host: str
@@ -59,7 +60,8 @@ class RegisterRequest(_message.Message):
     num_actors: int
     cores: int
     run: str
-    def __init__(self, version: _Optional[int] = ..., rookery_version: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., num_actors: _Optional[int] = ..., cores: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
+    identity: str
+    def __init__(self, version: _Optional[int] = ..., rookery_version: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., num_actors: _Optional[int] = ..., cores: _Optional[int] = ..., run: _Optional[str] = ..., identity: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("version", "session", "places", "config", "signature", "start_steps", "run", "lease_secs", "parts")

@@ -36,12 +36,13 @@ def main(argv: list[str]) -> int:
             hint = near_names(flag, FLAGS) or f" (see `{PROG} --help`)"
             raise UserError(f"unknown flag --{flag.replace('_', '-')}{hint}")
     flags = words.flags
+    if "token" in flags:
+        _hide(flags["token"], address)
     num_actors = _number(flags.get("actors"))
     from rookery.engines.fork_server import ForkServer
     from rookery.engines.host import Joining, Way, take_part, token_of
 
     token = token_of(flags.get("token"), _path(flags, "token_file"))
-    _hide(token, address)
     way = Way(address, token, flags.get("fingerprint"), _path(flags, "authority"))
     quiet = "quiet" in words.switches
     joining = Joining(

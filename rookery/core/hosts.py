@@ -40,6 +40,8 @@ class Registration:
     cores: int = 0
     run: str = ""
     """The run it was part of; '': whichever the head has."""
+    identity: str = ""
+    """Of the process, made at random: who registers anew has left its session before."""
     address: str = ""
     """Where it called from, as the head sees it."""
 
@@ -51,7 +53,7 @@ class Assignment:
     session: str
     """Names this registration from now on."""
     places: list[tuple[int, int]]
-    """For each of its actors the place in the program, and how many had it before: its life."""
+    """For each of its actors the place in the program, and the number of its life: a new one."""
     config: Mapping[str, Any]
     signature: Mapping[str, Any]
     start_steps: int

@@ -101,12 +101,15 @@ class Reception:
         self._lock = threading.RLock()
         program = self.wired.program
         self._vitals = self.wired.memory(heartbeats_of(program, program.acting))
+        self._vitals["cells"][self.free] = 0.0  # of a gateway before this one
 
     # ---- what hosts ask --------------------------------------------------------------------------
 
     def register(self, registration: Registration) -> Assignment:
         """Places for the actors of a host."""
         with self._lock:
+            if self.order.state == "over":  # a host whose connection broke just now
+                return self._assignment("", [], 0)
             self._check(registration)
             num = registration.num_actors
             places, self.free = self.free[:num], self.free[num:]
@@ -117,9 +120,13 @@ class Reception:
         self.control.send(
             "notice", text=f"host {registration.host} joined with {num} actors {_range(places)}"
         )
+        return self._assignment(name, places, life)
+
+    def _assignment(self, session: str, places: list[int], life: int) -> Assignment:
+        """What a host is to run; without places, nothing: the run is over."""
         config = self.plan.config
         return Assignment(
-            session=name,
+            session=session,
             places=[(place, life) for place in places],
             config=config.to_tree(),
             signature=self.plan.signature.to_json(),
@@ -132,7 +139,7 @@ class Reception:
     def _check(self, registration: Registration) -> None:
         """Refuse who cannot take part."""
         if self.order.state != "run":
-            raise Refused(f"the run has ended: {self.order.reason}", again=False)
+            raise Refused(f"the head is ending ({self.order.reason})", again=True)
         if registration.run and registration.run != self.run:
             raise Refused(f"this is the run {self.run}, not {registration.run}")
         self._drop_earlier(registration)
@@ -152,8 +159,7 @@ class Reception:
     def _drop_earlier(self, registration: Registration) -> None:
         """A host that comes back has left, whatever its lease says."""
         for session in list(self.sessions.values()):
-            known = session.registration
-            if (known.host, known.pid) == (registration.host, registration.pid):
+            if session.registration.identity == registration.identity:
                 self._drop(session, "it begins anew")
 
     def heartbeat(self, session: str, status: HostStatus) -> Orders:
@@ -200,17 +206,16 @@ class Reception:
     def _drop(self, session: Session, why: str) -> None:
         """Free a host's places; what was on its way is lost, nothing else."""
         del self.sessions[session.name]
+        self.free = sorted([*self.free, *session.places])
         if session.pump is not None:
             session.pump.close()
-        for place in session.places:
-            self._vitals["cells"][place] = 0.0
-        self.free = sorted([*self.free, *session.places])
+        self._vitals["cells"][session.places] = 0.0
         if self.order.state != "run":
             return
         num = len(session.places)
         text = f"host {session.host} left with {num} actors {_range(session.places)}: {why}"
         self.control.send("notice", text=text)
-        self.control.send("lost", text=text)
+        self.control.send("lost", text=text, host=f"host {session.host}")
 
     # ---- what the gateway's loop asks ------------------------------------------------------------
 
@@ -254,6 +259,8 @@ class Reception:
 def _range(places: list[int]) -> str:
     """``(2 to 9)``, as the logs and metrics number them."""
     first, last = min(places), max(places)
+    if last - first + 1 > len(places):
+        return f"({', '.join(map(str, places))})"
     return f"({first} to {last})" if last > first else f"({first})"
 
 
@@ -268,11 +275,11 @@ def stand_for_hosts(
         control,
         run=run.name,
         start_steps=order["start_steps"],
-        epoch=order["restarts"] * 100 + order["life"],
+        epoch=order["launch"] * 1000 + order["life"],
         parts=_parts(order) if shared.wired.program.acting.keeps_session else b"",
     )
     vitals: VitalsWriter = shared.wired.ports_of(order["role"], 0).use("vitals")
-    anew = not (order["restarts"] or order["life"])
+    anew = order["first"] and not order["life"]
     with _listening(plan, run, reception, control, anew=anew) as server:
         control.send("started")
         while (stop := inbox.stopping()) is None:
@@ -324,7 +331,9 @@ def _listening(
     listen = plan.config.hosts.listen
     assert listen is not None
     host, _ = parse_address(listen)
-    token, certificate = token_of_run(run, _given_token(plan)), _certificate(plan, run, host)
+    # Later gateways have the token of the first, whatever has become of its file.
+    token = token_of_run(run, _given_token(plan) if anew else None)
+    certificate = _certificate(plan, run, host)
     server = HeadServer(
         listen,
         token=token,

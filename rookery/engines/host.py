@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
@@ -44,6 +45,7 @@ from rookery.programs.plan import Plan, probe
 from rookery.recipes.settings import config_from_tree
 from rookery.runs.atomic import write_atomic
 from rookery.runs.directory import RunDirectory
+from rookery.runs.supervise import RestartBudget
 from rookery.transport.control import Message
 
 _LOG = logging.getLogger(__name__)
@@ -51,6 +53,8 @@ _LOG = logging.getLogger(__name__)
 HEARTBEAT_SECS = 1.0
 FIRST_PAUSE_SECS, LONGEST_PAUSE_SECS = 0.5, 15.0
 """Between two tries to reach the head."""
+SETTLED_SECS = 10.0
+"""A session that lasted so long was one; shorter ones count as tries to join."""
 
 
 class Exchange(Protocol):
@@ -59,9 +63,12 @@ class Exchange(Protocol):
     broken: threading.Event
     """Set when they do not any more."""
 
+    error: UserError | None
+    """Why, if there was an error."""
+
     @property
     def reason(self) -> str:
-        """Why."""
+        """Why, in one line."""
         ...
 
     def close(self) -> None:
@@ -137,6 +144,9 @@ class Joining:
     run: str = ""
     """The run that it was part of."""
     unreached_since: float = field(default_factory=time.monotonic)
+    budget: RestartBudget | None = None
+    """Deaths of the actors here, over all sessions."""
+    identity: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def registration(self) -> Registration:
         """What the head is told."""
@@ -149,18 +159,20 @@ class Joining:
             num_actors=self.num_actors,
             cores=len(os.sched_getaffinity(0)),
             run=self.run,
+            identity=self.identity,
         )
 
 
 def take_part(joining: Joining, server: ForkServer) -> int:
     """Act for the head, again and again if need be, until the run is over; the exit code."""
-    with Interrupt() as interrupt:
+    with Interrupt(quiet=True) as interrupt:
+        pause = FIRST_PAUSE_SECS
         while True:
             found = _register(joining, interrupt)
             if found is None:
                 return 130
             link, assignment = found
-            joining.run, joining.unreached_since = assignment.run, time.monotonic()
+            joining.run, begun = assignment.run, time.monotonic()
             try:
                 orders = _Part(joining, link, assignment, server).serve(interrupt)
             finally:
@@ -170,8 +182,17 @@ def take_part(joining: Joining, server: ForkServer) -> int:
                 return 0
             if orders.state == "stop":
                 return 130
-            joining.unreached_since = time.monotonic()
             joining.say(f"{orders.reason}; waiting to join again")
+            if time.monotonic() - begun > SETTLED_SECS:
+                joining.unreached_since, pause = time.monotonic(), FIRST_PAUSE_SECS
+            _sleep(pause, interrupt)
+            pause = min(pause * 1.5, LONGEST_PAUSE_SECS)
+
+
+def _sleep(secs: float, interrupt: Interrupt) -> None:
+    deadline = time.monotonic() + secs
+    while time.monotonic() < deadline and not interrupt.requested:
+        time.sleep(0.1)
 
 
 def _register(joining: Joining, interrupt: Interrupt) -> tuple[Link, Assignment] | None:
@@ -191,9 +212,7 @@ def _register(joining: Joining, interrupt: Interrupt) -> tuple[Link, Assignment]
             if str(error) != said:
                 said = str(error)
                 joining.say(f"{error}; trying again for {joining.give_up_secs - waited:.0f} s")
-        deadline = time.monotonic() + pause
-        while time.monotonic() < deadline and not interrupt.requested:
-            time.sleep(0.1)
+        _sleep(pause, interrupt)
         pause = min(pause * 1.5, LONGEST_PAUSE_SECS)
     return None
 
@@ -223,35 +242,42 @@ class _Part:
         self.orders = Orders("run")
         self.actors: JoinedActors | None = None
         self.exchange: Exchange | None = None
+        self.supervisor: Supervisor | None = None
         self._lost = False
         self._ended = threading.Event()
 
     def serve(self, interrupt: Interrupt) -> Orders:
         """Act until the head says that it is over, or is lost."""
-        session = self.assignment.session
+        if not self.assignment.places:
+            return Orders("over", reason="it ended while this host was away")
+        heartbeats = threading.Thread(target=self._tell, name="heartbeat", daemon=True)
+        heartbeats.start()  # to import and build an environment may take longer than a lease
         try:
-            with self._joined() as supervisor:
+            with self._joined(interrupt) as supervisor:
                 while not self._over(interrupt):
                     supervisor.look()
         except UserError as error:
-            if may_help(error):
-                return Orders("wait", reason=str(error))
-            self._leave(session, str(error))
-            raise
+            if not may_help(error):
+                raise
+            return Orders("wait", reason=str(error))
+        finally:
+            self._ended.set()
+            heartbeats.join(timeout=HEARTBEAT_SECS * 5)
         if interrupt.requested:
-            self._leave(session, f"it was ended ({interrupt.reason})")
             return Orders("stop", reason=interrupt.reason)
         return self.orders
 
-    def _leave(self, session: str, reason: str) -> None:
+    def _leave(self, reason: str) -> None:
         try:
-            self.link.leave(session, reason)
+            self.link.leave(self.assignment.session, reason)
         except UserError:
             _LOG.warning("the head could not be told why this host leaves")
 
     def _over(self, interrupt: Interrupt) -> bool:
         exchange = self.exchange
         if self.orders.state == "run" and exchange is not None and exchange.broken.is_set():
+            if exchange.error is not None and not may_help(exchange.error):
+                raise exchange.error
             self.orders = Orders("wait", reason=f"the head is lost ({exchange.reason})")
         if self.orders.state == "run" and self._lost:
             self.orders = Orders("wait", reason="the actors here begin anew")
@@ -260,40 +286,44 @@ class _Part:
     # ---- set-up ----------------------------------------------------------------------------------
 
     @contextmanager
-    def _joined(self) -> Iterator[Supervisor]:
-        """The actors run, frames pass, the head hears of it."""
-        plan = self._plan()
-        program, places = plan.program(), [place for place, _ in self.assignment.places]
-        self.program, run = program, self._directory()
-        actors = self.actors = JoinedActors.create(program, places)
-        pump = Pump([actors.link])
-        for carried in actors.relays():
-            pump.add(carried.number, carried.relay, first=carried.first, wakes=carried.wakes)
-        self.server.name(run.path.name)
-        self.server.share(actors.pass_fds())
-        fleet = Fleet(run, self.server)
-        self.supervisor = Supervisor(fleet, plan.config, self)
-        heartbeats = threading.Thread(target=self._tell, name="heartbeat", daemon=True)
+    def _joined(self, interrupt: Interrupt) -> Iterator[Supervisor]:
+        """The actors run and frames pass; whoever ends that tells the head why."""
+        fleet = Fleet(self._directory(), self.server)
         try:
+            plan = self._plan()
+            self.program = plan.program()
+            self.joining.budget = self.joining.budget or RestartBudget(plan.config.supervise)
+            supervisor = self.supervisor = Supervisor(fleet, plan.config, self, self.joining.budget)
             # First what the head keeps for these actors, then the actors.
-            self.exchange = self.link.exchange(self.assignment.session, pump)
-            self._launch(plan, fleet, run)
-            heartbeats.start()
+            self.exchange = self._exchange()
+            self._launch(plan, fleet)
             self.joining.say(
-                f"joined {self.assignment.run} at {self.joining.way.address} with {len(places)} "
-                f"actors; logs in {run.logs}"
+                f"joined {self.assignment.run} at {self.joining.way.address} with "
+                f"{len(self.assignment.places)} actors; logs in {fleet.run.logs}"
             )
-            yield self.supervisor
+            yield supervisor
+            if interrupt.requested:
+                self._leave(f"it was ended ({interrupt.reason})")
+        except UserError as error:
+            if not may_help(error):
+                self._leave(str(error))
+            raise
         finally:
-            self._ended.set()
             fleet.end(gently=self.orders.state == "over")
             if self.exchange is not None:
                 self.exchange.close()
-            if heartbeats.ident is not None:
-                heartbeats.join(timeout=HEARTBEAT_SECS * 5)
-            actors.close()
+            if self.actors is not None:
+                self.actors.close()
             if self.server.code is not None:
                 self.server.restart()
+
+    def _exchange(self) -> Exchange:
+        """Frames between the head and the memory of the actors here."""
+        actors = JoinedActors.create(self.program, [place for place, _ in self.assignment.places])
+        self.actors, pump = actors, Pump([actors.link])
+        for carried in actors.relays():
+            pump.add(carried.number, carried.relay, first=carried.first, wakes=carried.wakes)
+        return self.link.exchange(self.assignment.session, pump)
 
     def _plan(self) -> Plan:
         """What the head runs, if this host can make its environment."""
@@ -321,9 +351,11 @@ class _Part:
         (path / "logs").mkdir(parents=True, exist_ok=True)
         return RunDirectory(path)
 
-    def _launch(self, plan: Plan, fleet: Fleet, run: RunDirectory) -> None:
+    def _launch(self, plan: Plan, fleet: Fleet) -> None:
         assert self.actors is not None
-        node = self.program.acting
+        node, run = self.program.acting, fleet.run
+        self.server.name(run.path.name)
+        self.server.share(self.actors.pass_fds())
         order: dict[str, Any] = {
             "run": str(run.path.absolute()),
             "config": plan.config.to_tree(),
@@ -355,11 +387,13 @@ class _Part:
 
     def _tell(self) -> None:
         """Heartbeats, until this session ends or the head does not want it any more."""
-        session = self.assignment.session
-        while not self._ended.wait(HEARTBEAT_SECS):
-            processes = self.supervisor.fleet.processes
+        session, lease_secs = self.assignment.session, self.assignment.lease_secs
+        while not self._ended.wait(min(HEARTBEAT_SECS, lease_secs / 5)):
+            supervisor = self.supervisor
+            processes = supervisor.fleet.processes if supervisor is not None else []
             alive = sum(p.child is not None and p.child.code is None for p in processes)
-            status = HostStatus(actors_alive=alive, restarts=self.supervisor.restarts)
+            restarts = supervisor.restarts if supervisor is not None else 0
+            status = HostStatus(actors_alive=alive, restarts=restarts)
             try:
                 orders = self.link.heartbeat(session, status)
             except Unreachable:
@@ -387,6 +421,7 @@ class _Part:
             self.go_back(f"{process.name}: {cause}")
             return
         _LOG.warning("%s: %s; replaced", process.name, cause)
+        assert self.supervisor is not None
         self.supervisor.replace(process)
 
     def go_back(self, why: str) -> None:

@@ -75,6 +75,7 @@ class _Driver:
         self.job, self.config, self.server = job, job.plan.config, server
         self.program = program
         self.finish: Finish | None = None
+        self.launches = 0
         self.stopping = False
         self.updates = 0
         self.shared: SharedProgram | None = None
@@ -106,7 +107,10 @@ class _Driver:
             "tell_episodes": job.callbacks.on_episode is not None,
             "places": None,
             "parts": None,
+            "first": not self.launches,
+            "launch": self.launches,
         }
+        self.launches += 1
         for node in self.program.nodes:
             here = self.config.num_acting_here if node.has_envs else node.replicas
             for replica in range(here):
@@ -168,6 +172,7 @@ class _Driver:
         elif kind == "outcome":
             self._end(message)
         elif kind == "lost" and self.program.acting.on_death == "rewind" and not self.over():
+            self.supervisor.spend(message["host"], message["text"])
             self.go_back(message["text"])
 
     def _tell_start(self, process: Process | None = None) -> None:

@@ -62,9 +62,16 @@ class Supervisor:
             supervisor.look()
     """
 
-    def __init__(self, fleet: Fleet, config: RunConfig, keeper: Keeper) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        config: RunConfig,
+        keeper: Keeper,
+        budget: RestartBudget | None = None,
+    ) -> None:
+        """``budget``: of deaths, if there were some before."""
         self.fleet, self.config, self.keeper = fleet, config, keeper
-        self.budget = RestartBudget(config.supervise)
+        self.budget = budget or RestartBudget(config.supervise)
         self.restarts = 0
         self.attention = Attention()
         self.stopped = StoppedProcesses()
@@ -98,9 +105,12 @@ class Supervisor:
                 self._listen_to(speakers[descriptor])
 
     def _listen_to(self, process: Process) -> None:
-        if process.control is None:
+        control = process.control
+        if control is None:
             return
-        for message in process.control.receive():
+        for message in control.receive():
+            if process.control is not control:
+                return  # all began anew at the one before
             kind = message.pop("kind")
             if kind == "error":
                 process.error = message
@@ -124,6 +134,8 @@ class Supervisor:
             if code is None:
                 continue
             self._listen_to(process)  # messages sent before the end may still be on their way
+            if all(process is not known for known in self.fleet.processes):
+                return  # which had all begin anew
             if process.done and not code:
                 continue  # one that was told it is over
             if not self.keeper.over():
@@ -161,7 +173,7 @@ class Supervisor:
                 )
         else:
             cause = describe_exit(code)
-        self._spend(process.name, cause, log)
+        self.spend(process.name, cause, log)
         self.keeper.died(process, cause)
 
     def _without_fork_server(self, code: int) -> None:
@@ -172,17 +184,17 @@ class Supervisor:
                 f"{self.fleet.server.last_words()}"
             )
         cause = describe_exit(code)
-        self._spend("fork server", cause, str(self.fleet.run.logs))
+        self.spend("fork server", cause, str(self.fleet.run.logs))
         self.keeper.go_back(f"fork server: {cause}, and every process with it")
 
-    def _spend(self, name: str, cause: str, log: str) -> None:
+    def spend(self, name: str, cause: str, log: str | None = None) -> None:
         """Count a death, and give up after too many."""
         if not self.budget.allow(name):
             limit = self.config.supervise
             raise RunFailed(
                 f"{name} ended more than {limit.max_restarts} times in "
                 f"{limit.window_secs:g} s (last: {cause}); {self.keeper.how_to_go_on()} "
-                f"(log: {log})"
+                f"(log: {log or self.fleet.run.logs})"
             )
         self.restarts += 1
 

@@ -31,16 +31,18 @@ def with_session(plan: Plan, name: str, nodes: list[Node], edges: list[Edge]) ->
         nodes = [*nodes, Node(name="evaluator", build=build_evaluator, busy=False, about=about)]
         edges = [*edges, Edge(owner, port, "evaluator")]
     if plan.config.hosts.listen is not None:
-        nodes = [*nodes, _gateway(plan)]
+        acting = next(node for node in nodes if node.has_envs)
+        nodes = [*nodes, _gateway(plan, acting)]
     vitals = [Edge(node.name, VitalsPort(node.replicas, node.metrics), owner) for node in nodes]
     return Program(name, tuple(nodes), (*edges, *vitals))
 
 
-def _gateway(plan: Plan) -> Node:
-    """Who stands for the actors of other hosts."""
+def _gateway(plan: Plan, acting: Node) -> Node:
+    """Who stands for the actors of other hosts; its death is theirs."""
     return Node(
         name="gateway",
         build=_no_role,
+        on_death=acting.on_death,
         stands_for_hosts=True,
         metrics=GATEWAY_METRICS,
         about=f"{plan.config.num_places} places at {plan.config.hosts.listen}",

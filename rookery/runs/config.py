@@ -37,7 +37,7 @@ VERSION = 2
 """Of what settings mean. Since 2, ``env.num_envs`` counts the whole run."""
 
 
-MOST_PLACES = 1024
+MOST_PLACES = 256
 USUAL_PLACES = 32
 
 
@@ -113,8 +113,8 @@ class HostsConfig:
     """The certificate's key, a PEM file."""
 
     def __post_init__(self) -> None:
-        if self.listen is not None:
-            parse_address(self.listen)
+        if self.listen is not None and not parse_address(self.listen)[1]:
+            raise UserError("--listen: give a port; a resumed run listens at the same")
         if self.places is not None and not 0 < self.places <= MOST_PLACES:
             raise UserError(f"--places: must be between 1 and {MOST_PLACES}, got {self.places}")
         if self.lease_secs < 1:

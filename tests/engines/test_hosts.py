@@ -211,6 +211,35 @@ def test_whoever_dies_is_replaced_or_comes_back(run: Path, port: int) -> None:
     assert "joined with 2 actors" in errors
 
 
+def test_workers_that_step_together_go_back_together(run: Path, port: int) -> None:
+    """Whoever holds a part of a round is gone: the others must not go on with what is left of it."""
+    flags = ("--formation", "allreduce", "--actors", "2", "--places", "1", "--steps", "1000000")
+    head = Head(run, port, *SYNC, *SLOW_STEPS, *flags)
+    host = head.join(1)
+    head.hears("joined with 1 actors (1)")
+    p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
+    p.kill(p.members(run)["gateway-0"])
+    head.hears("gateway-0: killed by SIGKILL; the fleet goes back to the checkpoint at step ")
+    p.until(lambda: head.said().count("joined with 1 actors") == 2, "the host")
+    before = p.steps(run)
+    p.until(lambda: p.steps(run) > before, "steps")
+    host.process.kill()
+    host.process.communicate()
+    head.hears("left with 1 actors (1): its connection broke; the fleet goes back to the")
+    another = head.join(1)
+    p.until(lambda: head.said().count("joined with 1 actors") == 3, "another host")
+    before = p.steps(run)
+    p.until(lambda: p.steps(run) > before, "steps")
+    assert head.said().count("join by") == 1, "the token is printed once"
+    another.process.send_signal(signal.SIGINT)
+    assert "ending with a checkpoint" not in another.ends(130)
+    head.hears("it was ended (SIGINT)")
+    head.process.send_signal(signal.SIGINT)
+    head.ends(130)
+    steps = [record["steps"] for record in read_metrics(run / "metrics.jsonl")]
+    assert steps == sorted(steps)
+
+
 def test_who_is_not_let_in(run: Path, port: int) -> None:
     head = Head(run, port, *REPLAY, "--actors", "1", "--steps", "1000000", "--places", "3")
     wrong = head.join(1, token="another-token-of-the-right-length")
