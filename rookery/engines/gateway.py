@@ -120,6 +120,7 @@ class Reception:
         self.control.send(
             "notice", text=f"host {registration.host} joined with {num} actors {_range(places)}"
         )
+        self.control.send("room", places=len(self.free))
         return self._assignment(name, places, life)
 
     def _assignment(self, session: str, places: list[int], life: int) -> Assignment:
@@ -216,6 +217,7 @@ class Reception:
         text = f"host {session.host} left with {num} actors {_range(session.places)}: {why}"
         self.control.send("notice", text=text)
         self.control.send("lost", text=text, host=f"host {session.host}")
+        self.control.send("room", places=len(self.free))
 
     # ---- what the gateway's loop asks ------------------------------------------------------------
 

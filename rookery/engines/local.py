@@ -76,6 +76,8 @@ class _Driver:
         self.program = program
         self.finish: Finish | None = None
         self.launches = 0
+        self.room = 0
+        """Places of joined actors that are free."""
         self.stopping = False
         self.updates = 0
         self.shared: SharedProgram | None = None
@@ -111,6 +113,7 @@ class _Driver:
             "launch": self.launches,
         }
         self.launches += 1
+        self.room = self.config.num_places
         for node in self.program.nodes:
             here = self.config.num_acting_here if node.has_envs else node.replicas
             for replica in range(here):
@@ -133,7 +136,20 @@ class _Driver:
             if interrupt.requested and not self.stopping:
                 self.stopping = True
                 self._stop("interrupted", interrupt.reason)
+            if self.stopping and self.finish is None and self._waits_for_hosts():
+                self.finish = self._as_it_was(Outcome("interrupted", interrupt.reason))
         return self.finish
+
+    def _waits_for_hosts(self) -> bool:
+        """Whether those who step together are not all there: then nobody does anything."""
+        return self.room > 0 and self.program.acting.on_death == "rewind"
+
+    def _as_it_was(self, outcome: Outcome) -> Finish:
+        """The end of a session that goes no further than its newest checkpoint."""
+        newest = self._newest()
+        steps = newest.steps if newest is not None else 0
+        secs = newest.parts["session"].data["wall_secs"] if newest is not None else 0.0
+        return Finish(outcome, steps, self.updates, secs, self.supervisor.restarts)
 
     def _stop(self, state: str, reason: str) -> None:
         """Ask the process that keeps the session to end the run, and all to leave what is half
@@ -171,6 +187,8 @@ class _Driver:
             self._call(callbacks.on_episode, message["record"])
         elif kind == "outcome":
             self._end(message)
+        elif kind == "room":
+            self.room = message["places"]
         elif kind == "lost" and self.program.acting.on_death == "rewind" and not self.over():
             self.supervisor.spend(message["host"], message["text"])
             self.go_back(message["text"])

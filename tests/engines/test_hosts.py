@@ -212,7 +212,7 @@ def test_whoever_dies_is_replaced_or_comes_back(run: Path, port: int) -> None:
 
 
 def test_workers_that_step_together_go_back_together(run: Path, port: int) -> None:
-    """Whoever holds a part of a round is gone: the others must not go on with what is left of it."""
+    """Who holds a part of a round is gone: the others must not go on with what is left of it."""
     flags = ("--formation", "allreduce", "--actors", "2", "--places", "1", "--steps", "1000000")
     head = Head(run, port, *SYNC, *SLOW_STEPS, *flags)
     host = head.join(1)
