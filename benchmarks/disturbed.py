@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from start_up import titles
 
 VICTIMS = ("actor-0", "actor-1", "replay-0", "learner-0")
 MOST_KILLS = 2
@@ -34,19 +35,6 @@ STOPS_SECS = (1.0, 10.0)
 BOUND = 110.0
 """Values above this are out of reach: the sum of 0.99^t is 100."""
 SOLVED = 475.0
-
-
-def processes(run: Path) -> dict[str, int]:
-    """Pids of the run's roles by their titles."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().split()
-        except (OSError, UnicodeDecodeError):
-            continue
-        if len(words) == 3 and words[0] == "rookery" and words[2] == run.name:
-            found[words[1]] = int(entry.name)
-    return found
 
 
 def disturb(process: subprocess.Popen[bytes], run: Path, rng: random.Random) -> list[str]:
@@ -59,7 +47,7 @@ def disturb(process: subprocess.Popen[bytes], run: Path, rng: random.Random) -> 
         except subprocess.TimeoutExpired:
             pass
         victim, kill, secs = rng.choice(VICTIMS), rng.random() < 0.5, rng.uniform(*STOPS_SECS)
-        pid = processes(run).get(victim)
+        pid = titles(run).get(victim)
         if pid is None or (kill and done.count(f"kill {victim}") == MOST_KILLS):
             continue
         if kill:
@@ -68,7 +56,7 @@ def disturb(process: subprocess.Popen[bytes], run: Path, rng: random.Random) -> 
             continue
         os.kill(pid, signal.SIGSTOP)
         time.sleep(secs)
-        if processes(run).get(victim) == pid:
+        if titles(run).get(victim) == pid:
             os.kill(pid, signal.SIGCONT)
         done.append(f"stop {victim}")
 
