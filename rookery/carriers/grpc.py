@@ -557,7 +557,7 @@ class HostClient:
             identity=registration.identity,
         )
         # What it begins with may be large.
-        found = self._call("Register", request, pb.Assignment(), timeout_secs=CONTROL_SECS)
+        found = self._call("Register", request, pb.Assignment(), timeout_secs=CONTROL_SECS / 2)
         return Assignment(
             session=found.session,
             places=[(place.place, place.life) for place in found.places],

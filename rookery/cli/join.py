@@ -87,4 +87,5 @@ def _help() -> str:
         "Acts for a run that was started with `rookery train ... --listen HOST:PORT` elsewhere.",
     ]
     lines += [f"  --{name.replace('_', '-'):<17} {about}" for name, about in FLAGS.items()]
+    lines += ["  --help              print this, and exit"]
     return "\n".join([*lines, "  --quiet             print nothing but errors"])

@@ -59,7 +59,8 @@ def test_a_run_on_a_terminal(tmp_path: Path, columns: int, rows: int) -> None:
     seen = screen.everything()
     assert screen.cursor_shown
     place = seen.rindex("finished: ")
-    head, closing = seen[seen.index("cartpole") : place], seen[place:].replace("\n", "")
+    start = seen.rfind("\n", 0, seen.index("cartpole")) + 1  # below what is said before it
+    head, closing = seen[start:place], seen[place:].replace("\n", "")
     assert closing.startswith("finished: 4000 steps reached (")
     assert all(len(line) < columns for line in head.splitlines()), "nothing wraps"
     assert head.count("cartpole") == 1, "one picture, replaced in place"

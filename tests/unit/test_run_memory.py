@@ -84,7 +84,7 @@ def test_a_run_takes_what_was_told(name: str, tmp_path: Path) -> None:
     assert f"memory: about {told}" in done.stderr
     measured = int(done.stdout.split()[-1])
     assert told.total - PROCESS_BYTES > 100e6, "what is told of is more than a process"
-    assert 0.6 < told.total / measured < 1.7, (str(told), measured)
+    assert 0.5 < told.total / measured < 1.7, (str(told), measured)
 
 
 RECURRENT = {"r2d2", "ngu", "agent57"}

@@ -336,8 +336,8 @@ def test_an_empty_file_says_what_is_missing(tmp_path: Path) -> None:
         ("cartpole", {"engine": "locla"}, "did you mean 'local'?"),
         (
             "dqn-cartpole",
-            {"dqn": {"learning_starts": 60_000}},
-            "dqn.learning_starts: 60000 is more than dqn.capacity_steps, 50000",
+            {"dqn": {"learning_starts": 600_000}},
+            "dqn.learning_starts: 600000 is more than dqn.capacity_steps, 200000",
         ),
     ],
 )
