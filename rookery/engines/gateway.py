@@ -140,7 +140,7 @@ class Reception:
     def _check(self, registration: Registration) -> None:
         """Refuse who cannot take part."""
         if self.order.state != "run":
-            raise Refused(f"the head is ending ({self.order.reason})", again=True)
+            raise Refused(self.order.reason, again=True)
         if registration.run and registration.run != self.run:
             raise Refused(f"this is the run {self.run}, not {registration.run}")
         self._drop_earlier(registration)
@@ -233,7 +233,11 @@ class Reception:
     def end(self, state: str, reason: str) -> None:
         """Say that the run is over, or only this session of it; wait until all have heard."""
         over = state in ("finished", "solved", "stopped")
-        self.order = Orders("over" if over else "wait", reason=reason)
+        self.order = (
+            Orders("over", reason=reason)
+            if over
+            else Orders("wait", reason=f"the head has stopped ({reason})")
+        )
         deadline = time.monotonic() + FAREWELL_SECS
         while time.monotonic() < deadline:
             with self._lock:
