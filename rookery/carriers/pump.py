@@ -113,17 +113,19 @@ class Pump:
         return cells + streams
 
     def _next_of_streams(self) -> Frames:
-        """A frame of each in turn, until there are none or enough; the others follow next time."""
+        """A frame of each in turn, until there are none or enough for a message; the others follow
+        next time."""
         found: Frames = []
-        idle = size = 0
-        while idle < len(self._streams) and size < PACKET_BYTES:
+        idle = size = largest = 0
+        while idle < len(self._streams) and size + largest <= PACKET_BYTES:
             number, relay = self._streams[0]
             self._streams.rotate(-1)
             frame = relay.next()
             idle = idle + 1 if frame is None else 0
             if frame is not None:
                 found.append((number, _copied(frame)))
-                size += sum(array.nbytes for array in frame.values())
+                num_bytes = sum(array.nbytes for array in frame.values())
+                size, largest = size + num_bytes, max(largest, num_bytes)
         return found
 
     def _sleep(self, secs: float) -> None:

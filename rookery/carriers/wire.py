@@ -7,9 +7,10 @@ how bytes are read.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import lz4.block
 import numpy as np
@@ -24,10 +25,11 @@ try:
 except ImportError as error:
     raise missing_extra(error) from error
 
-VERSION = 1
+VERSION = 2
 """Of ``wire.proto``."""
-PACKET_BYTES = 1 << 24
-"""Frames that travel together have at most so many bytes, uncompressed."""
+PACKET_BYTES = 1 << 20
+"""Frames that travel together have at most so many bytes, uncompressed: larger messages cost more
+by the byte, in fresh memory, than they save by the message."""
 OVERHEAD_BYTES = 1 << 16
 """More than what names, dtypes and shapes of a frame take."""
 MIN_COMPRESSED_BYTES = 512
@@ -52,6 +54,7 @@ class OtherVersionError(WireError):
 M = TypeVar("M", bound=Message)
 _VERSION_FIELD = "version"
 _BOOL = np.dtype(np.bool_).str
+_LENGTH = struct.Struct("<I")
 
 
 def most_bytes(specs: Specs) -> int:
@@ -81,23 +84,28 @@ def packets(frames: Iterable[tuple[int, Arrays]]) -> Iterator[bytes]:
 def pack(frames: Iterable[tuple[int, Arrays]]) -> bytes:
     """One message."""
     packet = pb.Packet(version=VERSION)
+    parts: list[Any] = [b"", b""]
     for number, arrays in frames:
         frame = packet.frames.add(relay=number)
         for name, array in arrays.items():
-            _add(frame, name, array)
+            parts.append(_add(frame, name, array))
     try:
-        data: bytes = packet.SerializeToString()
+        head: bytes = packet.SerializeToString()
     except (EncodeError, ValueError) as error:
         raise WireError(f"a frame that is too large for one message: {error}") from error
+    parts[:2] = _LENGTH.pack(len(head)), head
+    return b"".join(parts)
+
+
+def _add(frame: pb.Frame, name: str, array: Array) -> Any:
+    """Describe ``array``; its bytes, as they are sent."""
+    codec, data = _coded(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    shape, dtype = array.shape, array.dtype.str
+    frame.arrays.add(name=name, dtype=dtype, shape=shape, codec=codec, num_bytes=len(data))
     return data
 
 
-def _add(frame: pb.Frame, name: str, array: Array) -> None:
-    codec, data = _coded(array.tobytes())
-    frame.arrays.add(name=name, dtype=array.dtype.str, shape=array.shape, codec=codec, data=data)
-
-
-def _coded(data: bytes) -> tuple[pb.Array.Codec, bytes]:
+def _coded(data: memoryview) -> tuple[pb.Array.Codec, memoryview | bytes]:
     """Compressed where that saves enough, by what ``benchmarks/wire.py`` measures: to try it costs
     next to nothing where it does not, as LZ4 then hurries on, so nothing is guessed from dtypes."""
     if len(data) >= MIN_COMPRESSED_BYTES:
@@ -112,16 +120,37 @@ def _coded(data: bytes) -> tuple[pb.Array.Codec, bytes]:
 
 def unpack(data: bytes, specs: Specs) -> Frames:
     """The frames of one message, all checked; their arrays may be read-only views of it."""
-    packet = parsed(pb.Packet(), data)
+    packet, body = _split(data)
     found: Frames = []
-    size = 0
+    size = at = 0
     for frame in packet.frames:
-        arrays = _unpacked(frame, specs)
+        known, arrays = specs.get(frame.relay), Arrays()
+        if known is None:
+            raise WireError(f"a frame of relay {frame.relay}, which is not here")
+        for part in frame.arrays:
+            where, end = f"'{part.name[:64]}' of relay {frame.relay}", at + part.num_bytes
+            if part.name in arrays:
+                raise WireError(f"an array {where} that is there twice")
+            arrays[part.name] = _array(part, body[at:end], known.get(part.name), where)
+            at = end
         size += sum(array.nbytes for array in arrays.values())
         if size > PACKET_BYTES and len(packet.frames) > 1:
             raise WireError(f"frames of more than {PACKET_BYTES} bytes in one message")
         found.append((frame.relay, arrays))
+    if at != len(body):
+        raise WireError(f"{len(body)} bytes of arrays, where {at} were announced")
     return found
+
+
+def _split(data: bytes) -> tuple[pb.Packet, memoryview]:
+    """What a message says of its arrays, and their bytes."""
+    if len(data) < _LENGTH.size:
+        raise WireError(f"{len(data)} bytes that are no message")
+    (length,) = _LENGTH.unpack_from(data)
+    end = _LENGTH.size + length
+    if end > len(data):
+        raise WireError(f"{len(data)} bytes, where {end} were announced")
+    return parsed(pb.Packet(), data[_LENGTH.size : end]), memoryview(data)[end:]
 
 
 def parsed(message: M, data: bytes) -> M:
@@ -139,33 +168,20 @@ def parsed(message: M, data: bytes) -> M:
     return message
 
 
-def _unpacked(frame: pb.Frame, specs: Specs) -> Arrays:
-    known = specs.get(frame.relay)
-    if known is None:
-        raise WireError(f"a frame of relay {frame.relay}, which is not here")
-    arrays: Arrays = {}
-    for part in frame.arrays:
-        where = f"'{part.name[:64]}' of relay {frame.relay}"
-        spec = known.get(part.name)
-        if spec is None:
-            raise WireError(f"an array {where}, which it does not take")
-        if part.name in arrays:
-            raise WireError(f"an array {where} that is there twice")
-        arrays[part.name] = _array(part, spec, where)
-    return arrays
-
-
-def _array(part: pb.Array, spec: ArraySpec, where: str) -> Array:
+def _array(part: pb.Array, data: memoryview, spec: ArraySpec | None, where: str) -> Array:
+    """What ``part`` describes, if it is as ``spec`` says."""
+    if spec is None:
+        raise WireError(f"an array {where}, which it does not take")
     dtype, num_bytes = _form(spec)
     if part.dtype != dtype or tuple(part.shape) != spec.shape:
         found = f"{part.dtype[:16]} {list(part.shape[:8])}"
         raise WireError(f"{where} is {found}, not {dtype} {list(spec.shape)}")
-    data = _plain(part, num_bytes, where)
-    if len(data) != num_bytes:
-        raise WireError(f"{where} has {len(data)} bytes, not {num_bytes}")
-    if dtype == _BOOL and data.translate(None, b"\0\1"):
+    plain = _plain(part, data, num_bytes, where)
+    if len(plain) != num_bytes:
+        raise WireError(f"{where} has {len(plain)} bytes, not {num_bytes}")
+    if dtype == _BOOL and bytes(plain).translate(None, b"\0\1"):
         raise WireError(f"{where} has bools that are neither 0 nor 1")
-    return np.ndarray(spec.shape, spec.dtype, data)
+    return np.ndarray(spec.shape, spec.dtype, plain)
 
 
 @lru_cache(4096)
@@ -174,14 +190,14 @@ def _form(spec: ArraySpec) -> tuple[str, int]:
     return spec.dtype.str, spec.num_bytes
 
 
-def _plain(part: pb.Array, num_bytes: int, where: str) -> bytes:
+def _plain(part: pb.Array, data: memoryview, num_bytes: int, where: str) -> memoryview | bytes:
     """The bytes of the elements, in memory of the size that is expected."""
     if part.codec == pb.Array.NONE:
-        return part.data
+        return data
     if part.codec != pb.Array.LZ4 or not num_bytes:
         raise WireError(f"{where} has codec {part.codec}, which it cannot have")
     try:
-        data: bytes = lz4.block.decompress(part.data, uncompressed_size=num_bytes)
+        plain: bytes = lz4.block.decompress(data, uncompressed_size=num_bytes)
     except (lz4.block.LZ4BlockError, ValueError, OverflowError) as error:
         raise WireError(f"{where} cannot be decompressed") from error
-    return data
+    return plain

@@ -24,7 +24,7 @@ class Frame(_message.Message):
     def __init__(self, relay: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[Array, _Mapping]]] = ...) -> None: ...
 
 class Array(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "codec", "data")
+    __slots__ = ("name", "dtype", "shape", "codec", "num_bytes")
     class Codec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         NONE: _ClassVar[Array.Codec]
@@ -35,13 +35,13 @@ class Array(_message.Message):
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     codec: Array.Codec
-    data: bytes
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., codec: _Optional[_Union[Array.Codec, str]] = ..., data: _Optional[bytes] = ...) -> None: ...
+    num_bytes: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., codec: _Optional[_Union[Array.Codec, str]] = ..., num_bytes: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
     __slots__ = ("version", "rookery_version", "host", "pid", "num_actors", "cores", "run", "identity")

@@ -30,7 +30,7 @@ from rookery.core.spec import Arrays, ArraySpec
 from tests.linked import ASSIGNMENT, REGISTRATION, SECS, TOKEN, Head, Office, cable, eventually
 from tests.unit.test_pump import Numbers
 from tests.unit.test_tls import DNS, make_files
-from tests.unit.test_wire import mutated
+from tests.unit.test_wire import message, mutated
 
 CODES = grpc.StatusCode
 CONTROL, EXCHANGE = "/rookery.wire.Control", "/rookery.wire.Exchange/Exchange"
@@ -314,8 +314,8 @@ def test_another_version_of_the_protocol_is_told_both(head: Head, name: str, kin
 @pytest.mark.parametrize(
     ("message", "code", "text"),
     [
-        (b"\xff" * 9, CODES.INVALID_ARGUMENT, "9 bytes that are no Packet"),
-        (pb.Packet(version=3).SerializeToString(), CODES.FAILED_PRECONDITION, "version 3"),
+        (b"\xff" * 9, CODES.INVALID_ARGUMENT, "9 bytes, where 4294967299 were announced"),
+        (message(pb.Packet(version=3)), CODES.FAILED_PRECONDITION, "version 3"),
         (number_frame(1, relay=9), CODES.INVALID_ARGUMENT, "relay 9, which is not here"),
         (number_frame(-1), CODES.INVALID_ARGUMENT, "cannot take a frame: RuntimeError: no room"),
         (pack([(0, {"m": np.array(1)})]), CODES.INVALID_ARGUMENT, "an array 'm' of relay 0"),

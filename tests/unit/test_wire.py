@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -128,15 +129,24 @@ def test_the_largest_message_follows_from_the_specs() -> None:
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def packet(**changes: Any) -> bytes:
-    """A frame with one array of relay 0, with something else about it."""
-    array = np.zeros(50, FLOAT)
-    given = {"name": "params", "dtype": "<f4", "shape": [50], "data": array.tobytes()}
+def message(packet: pb.Packet, *bodies: bytes) -> bytes:
+    """As it is sent."""
+    head = packet.SerializeToString()
+    return struct.pack("<I", len(head)) + head + b"".join(bodies)
+
+
+def described(**changes: Any) -> tuple[pb.Packet, bytes]:
+    """A frame with one array of relay 0, with something else about it, and its bytes."""
     number = changes.pop("relay", 0)
-    version = changes.pop("version", VERSION)
-    message = pb.Packet(version=version)
-    message.frames.add(relay=number).arrays.add(**(given | changes))
-    return message.SerializeToString()
+    packet = pb.Packet(version=changes.pop("version", VERSION))
+    data: bytes = changes.pop("data", bytes(200))
+    given = {"name": "params", "dtype": "<f4", "shape": [50], "num_bytes": len(data)} | changes
+    packet.frames.add(relay=number).arrays.add(**given)
+    return packet, data
+
+
+def packed(**changes: Any) -> bytes:
+    return message(*described(**changes))
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -166,41 +176,70 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_the_specs_do_not_say_is_refused(name: str) -> None:
     changes, message = BAD[name]
     with pytest.raises(WireError, match=message) as caught:
-        unpack(packet(**changes), SPECS)
+        unpack(packed(**changes), SPECS)
     assert len(str(caught.value)) < 200
     assert "\n" not in str(caught.value)
 
 
 def test_the_packet_that_is_changed_is_good() -> None:
-    assert [number for number, _ in unpack(packet(), SPECS)] == [0]
+    assert [number for number, _ in unpack(packed(), SPECS)] == [0]
 
 
-@pytest.mark.parametrize("version", [0, 2, 2**32 - 1])
+@pytest.mark.parametrize("version", [0, 1, 2**32 - 1])
 def test_another_version_is_named_with_ours(version: int) -> None:
     with pytest.raises(OtherVersionError, match=rf"version {version} .*, and here is {VERSION}"):
-        unpack(packet(version=version), SPECS)
+        unpack(packed(version=version), SPECS)
 
 
 def test_an_array_comes_once() -> None:
-    message = pb.Packet.FromString(packet())
-    message.frames[0].arrays.append(message.frames[0].arrays[0])
+    packet, data = described()
+    packet.frames[0].arrays.append(packet.frames[0].arrays[0])
     with pytest.raises(WireError, match="there twice"):
-        unpack(message.SerializeToString(), SPECS)
+        unpack(message(packet, data, data), SPECS)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "extra", "said"),
+    [
+        (200, 1, "201 bytes of arrays, where 200 were announced"),
+        (2**63, 0, "200 bytes of arrays, where 9223372036854775808 were announced"),
+        (199, 0, "has 199 bytes, not 200"),
+    ],
+)
+def test_there_are_as_many_bytes_as_were_announced(num_bytes: int, extra: int, said: str) -> None:
+    packet, data = described(num_bytes=num_bytes)
+    with pytest.raises(WireError, match=said):
+        unpack(message(packet, data, bytes(extra)), SPECS)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "0 bytes that are no message"),
+        (b"\5\0\0", "3 bytes that are no message"),
+        (b"\5\0\0\0abc", "7 bytes, where 9 were announced"),
+        (b"\xff\xff\xff\xff" + bytes(100), "104 bytes, where 4294967299 were announced"),
+        (b"\3\0\0\0abc", "3 bytes that are no Packet"),
+    ],
+)
+def test_a_message_begins_with_what_is_in_it(data: bytes, said: str) -> None:
+    with pytest.raises(WireError, match=said):
+        unpack(data, SPECS)
 
 
 def test_bools_are_bools() -> None:
     """NumPy takes any byte for one, and then counts wrongly."""
     data = {"name": "ended", "dtype": "|b1", "shape": [4], "data": b"\0\1\2\1", "relay": 7}
     with pytest.raises(WireError, match="neither 0 nor 1"):
-        unpack(packet(**data), SPECS)
+        unpack(packed(**data), SPECS)
     data["data"] = b"\0\1\0\1"
-    ((_, found),) = unpack(packet(**data), SPECS)
+    ((_, found),) = unpack(packed(**data), SPECS)
     assert found["ended"].tolist() == [False, True, False, True]
 
 
 def test_nothing_is_compressed_where_there_is_nothing() -> None:
     with pytest.raises(WireError, match="codec 1"):
-        unpack(packet(relay=7, name="none", shape=[0, 3], codec=1, data=b"\0" * 8), SPECS)
+        unpack(packed(relay=7, name="none", shape=[0, 3], codec=1, data=b"\0" * 8), SPECS)
 
 
 def mutated(rng: np.random.Generator, data: bytes) -> bytes:
@@ -224,7 +263,7 @@ def mutated(rng: np.random.Generator, data: bytes) -> bytes:
 
 def fuzz(num: int) -> None:
     rng = np.random.default_rng(num)
-    seeds = [pack([frame_of(0), frame_of(7)]), pack([frame_of(0, 3)]), packet(), pack([])]
+    seeds = [pack([frame_of(0), frame_of(7)]), pack([frame_of(0, 3)]), packed(), pack([])]
     taken = 0
     for turn in range(num):
         data = mutated(rng, seeds[turn % len(seeds)])
