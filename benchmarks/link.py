@@ -3,9 +3,9 @@
     python benchmarks/link.py
     python benchmarks/link.py --secs 5 --rounds 5 --only "steps of Pong"
 
-A host and a head, a process each: actors' steps or rollouts wait in memory as in a run, the exchange
-carries them, and at the head somebody frees them as fast as they come. The raw stream carries
-messages of a fixed size between two processes and looks at none of them; its best size counts. All
+A host and a head, a process each: steps or rollouts of actors wait in memory as in a run, the
+exchange carries them, and at the head somebody frees them as fast as they come. The raw stream
+carries messages of a fixed size between two processes and looks at none; its best size counts. All
 are measured in turn, round by round. MB/s are of what is carried, before compression; with
 compression off the link moves the very bytes that a raw stream would. Nothing else should run.
 """

@@ -1,0 +1,34 @@
+"""An environment whose step takes a set time and nearly no computing: `sleeping_env:make_env`."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class SleepingEnv(gym.Env[Any, Any]):
+    """Sleeps ``step_secs`` at every step, as a remote simulator would; episodes of 200 steps."""
+
+    observation_space = gym.spaces.Box(-1, 1, (8,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, step_secs: float = 0.02) -> None:
+        self.step_secs = step_secs
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(8, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.step_secs)
+        self.count += 1
+        return np.full(8, 0.1, np.float32), 1.0, False, self.count >= 200, {}
+
+
+def make_env(step_secs: float = 0.02) -> SleepingEnv:
+    return SleepingEnv(step_secs)
