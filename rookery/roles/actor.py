@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from rookery.core.action import to_env_units
 from rookery.core.errors import UserError
 from rookery.core.heartbeat import Heartbeat
 from rookery.core.ports import BaseRole, ExperienceSink, ParamSource
@@ -28,9 +27,10 @@ from rookery.core.records import Rollout
 from rookery.core.seeding import generator_state, restore_generator
 from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors
-from rookery.envs.transition import BackgroundVectorEnv, StepResult, VectorEnv
+from rookery.envs.transition import StepResult, VectorEnv
 from rookery.nets.actor_critic import ActorCritic
-from rookery.roles.lane import Ended, Lane, group
+from rookery.nets.policy import ActionOut
+from rookery.roles.lane import Ended, Lane, Look, group
 from rookery.roles.policy_replica import PolicyReplica
 from rookery.runs.checkpoint_files import State
 from rookery.runs.tensorfile import SavedArrays
@@ -210,8 +210,6 @@ class EnvHalf(Lane):
     ) -> None:
         super().__init__(envs, policy, device, heartbeat)
         self.policy: ActorCritic = policy
-        self.background = envs if isinstance(envs, BackgroundVectorEnv) else None
-        self.actions: Array | None = None
 
     def begin(self, rollout: Rollout) -> None:
         """Write down where the rollout begins."""
@@ -226,28 +224,27 @@ class EnvHalf(Lane):
 
     def choose(self, rollout: Rollout, t: int, rng: np.random.Generator) -> None:
         """Act on what was seen last; environments that can begin to step in the background."""
+        out, state = self.policy.step(*self.look(rollout, t), rng)
+        self.act(rollout, t, out, state)
+
+    def look(self, rollout: Rollout, t: int) -> Look:
+        """What was seen last, written down."""
         assert self.obs is not None
         self._store_obs(rollout, t)
-        out, self.state = self.policy.step(
-            self.tensors(self.obs), self.state, self.tensor(self.reset), rng
-        )
+        return Look(self.tensors(self.obs), self.state, self.tensor(self.reset))
+
+    def act(self, rollout: Rollout, t: int, out: ActionOut, state: Tensors) -> None:
+        """What the policy chose, written down and begun."""
+        self.state = state
         action = out.action.cpu().numpy()
         rollout.action[t] = action
         rollout.log_prob[t] = out.log_prob.cpu().numpy()
         rollout.value[t] = out.value.cpu().numpy()
-        self.actions = to_env_units(self.envs.action_leaf, action)
-        if self.background is not None:
-            with self.heartbeat.in_env():
-                self.background.begin_step(self.actions)
+        self.begin_step(action)
 
     def receive(self, rollout: Rollout, t: int) -> None:
-        """Write down what the step begun by :meth:`choose` did."""
-        assert self.actions is not None
-        with self.heartbeat.in_env():
-            if self.background is not None:
-                result = self.background.finish_step()
-            else:
-                result = self.envs.step(self.actions)
+        """Write down what that step did."""
+        result = self.finish_step()
         self._store_result(rollout, t, result)
         self.obs, self.reset = result.obs, result.reset
 

@@ -28,6 +28,7 @@ from rookery.roles.actor import Actor
 from rookery.roles.async_learner import AsyncLearner
 from rookery.roles.evaluator import Evaluator
 from rookery.roles.explorer import Explorer
+from rookery.roles.exploring_lane import ExploringLane
 from rookery.roles.free_learner import FreeLearner
 from rookery.roles.hogwild import HogwildLearner, HogwildSession, HogwildWorker, Holder
 from rookery.roles.learner import Learner
@@ -198,12 +199,11 @@ def build_explorer(place: Place, algo: DQNConfig) -> Explorer:
     """An actor that puts steps."""
     plan, ports, each = place.plan, place.ports, place.plan.envs_each
     streams = np.arange(place.replica * each, (place.replica + 1) * each)
-    return Explorer(
+    lane = ExploringLane(
         config=algo,
         envs=_envs(place, 0, each),
         policy=plan.policy(),
         sink=ports.use("steps"),
-        params=ports.use(WeightsPort.name),
         rng=stream(place.actor_seed, "actor", place.replica),
         # Joined actors explore as those of the run: its ladder and arms are the recipe's.
         streams=streams % plan.config.env.num_envs,
@@ -212,6 +212,7 @@ def build_explorer(place: Place, algo: DQNConfig) -> Explorer:
         heartbeat=place.heartbeat,
         carried_over=ports.use("actor_state"),
     )
+    return Explorer(lane, ports.use(WeightsPort.name))
 
 
 def build_replay(place: Place, spec: StepSpec, *, save: bool) -> ReplayServer:

@@ -1,5 +1,14 @@
 """Some environments of an actor: where they are in their episodes, and what their policy remembers.
 
+What is chosen for them, and what is written down, is a subclass's::
+
+    out, state = lane.ask(policy, lane.look(), rng)
+    lane.act(out, state)                        # the environments begin to step
+    lane.receive()                              # and have stepped
+
+Several lanes may be asked of one policy at once, and each told its rows: see
+:mod:`rookery.roles.inference`.
+
 Shapes: B environments.
 """
 
@@ -11,10 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rookery.core.action import to_env_units
 from rookery.core.heartbeat import Heartbeat
 from rookery.core.spec import Array, Arrays
 from rookery.core.tensors import Tensors, as_tensor
-from rookery.envs.transition import StepResult, VectorEnv
+from rookery.envs.transition import BackgroundVectorEnv, StepResult, VectorEnv
 from rookery.nets.policy import Policy
 from rookery.runs.checkpoint_files import State
 
@@ -28,6 +38,14 @@ class Ended(NamedTuple):
     """Their raw returns."""
     lengths: Array
     """Their lengths in steps."""
+
+
+class Look(NamedTuple):
+    """What a policy is asked about."""
+
+    obs: Tensors
+    state: Tensors
+    reset: Tensor
 
 
 class Lane:
@@ -45,6 +63,8 @@ class Lane:
         self.state: Tensors = policy.initial_state(envs.num_envs)
         self.episode_return = np.zeros(envs.num_envs, np.float64)
         self.episode_length = np.zeros(envs.num_envs, np.int32)
+        self._background = envs if isinstance(envs, BackgroundVectorEnv) else None
+        self._actions: Array | None = None
 
     def begun(self) -> Arrays:
         """What to act on; the first call resets the environments."""
@@ -52,6 +72,22 @@ class Lane:
             with self.heartbeat.in_env():
                 self.obs = self.envs.reset()
         return self.obs
+
+    def begin_step(self, action: Array) -> None:
+        """Let the environments step with what the policy chose ``[B, ...]``, where they can in the
+        background."""
+        self._actions = to_env_units(self.envs.action_leaf, action)
+        if self._background is not None:
+            with self.heartbeat.in_env():
+                self._background.begin_step(self._actions)
+
+    def finish_step(self) -> StepResult:
+        """What that step did."""
+        assert self._actions is not None
+        with self.heartbeat.in_env():
+            if self._background is not None:
+                return self._background.finish_step()
+            return self.envs.step(self._actions)
 
     def count(self, result: StepResult) -> Ended:
         """Add a step to the episodes it belongs to; those that ended begin anew."""
@@ -93,7 +129,10 @@ class Lane:
         self.reset = np.array(saved.arrays["reset"])
         self.episode_return = np.array(saved.arrays["episode_return"])
         self.episode_length = np.array(saved.arrays["episode_length"])
-        lost = self.envs.lost_episodes
+        self.lose(self.envs.lost_episodes)
+
+    def lose(self, lost: Array) -> None:
+        """The episodes of rows ``lost`` ``[B]`` do not go on; others begin."""
         self.reset[lost] = True
         self.episode_return[lost] = 0.0
         self.episode_length[lost] = 0

@@ -30,7 +30,7 @@ from rookery.nets.q_network import QNetwork
 from rookery.params.flat import FlatParams
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.params.sharded import ShardedOptimizer, Shards
-from rookery.roles.explorer import carried_over_in
+from rookery.roles.exploring_lane import carried_over_in
 from rookery.roles.lane import group as saved_under
 from rookery.roles.learner import load_weights, saved_tensors
 from rookery.roles.value_watch import ValueWatch

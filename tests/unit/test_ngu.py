@@ -340,14 +340,14 @@ def test_arms_are_constant_within_an_episode() -> None:
     crew = Crew(config)
     (actor,), replay, learner = crew.roles("actor"), crew.role("replay"), crew.role("learner")
     stored: list[Any] = []
-    put = actor.sink.put
+    put = actor.lane.sink.put
 
     def keep(steps: Any, episodes: Any, **how: Any) -> None:
         ended = steps.truncated | steps.terminated
         stored.append((steps.extra[ARM].copy(), ended, episodes))
         put(steps, episodes, **how)
 
-    actor.sink.put = keep
+    actor.lane.sink.put = keep
     for role in (learner, replay):
         role.start()
     while len(stored) < 60:
