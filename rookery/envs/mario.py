@@ -87,6 +87,11 @@ class MarioEnv(gym.Env[Array, np.int64]):
             "noop_max": noop_max,
         }
         _require(world, stage, actions, chosen, preprocess)
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ValueError(
+                f"render_mode must be None or one of {self.metadata['render_modes']}, "
+                f"got {render_mode!r}"
+            )
         emulator = _import_emulator()
         combinations = ({"right_jump": RIGHT_JUMP} | emulator.ACTION_LISTS)[actions]
         self._buttons = [sum(_BUTTONS[name] for name in names) for names in combinations]

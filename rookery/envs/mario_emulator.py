@@ -52,7 +52,8 @@ class Emulator(SuperMarioBrosEnv):  # type: ignore[misc]
         return memoryview(super()._ram_buffer())
 
     def _screen_buffer(self) -> Array:
-        """The screen in red, green and blue, read backwards; OpenCV takes only what is not."""
+        """The view of nes-py runs backwards through the memory, so OpenCV would first copy it;
+        ``pixels`` is a view in the order of the memory."""
         screen: Array = super()._screen_buffer()
         height, width, _ = screen.shape
         self.pixels = as_strided(screen[:, :, ::-1], (height, width, 4))

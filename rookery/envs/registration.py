@@ -14,7 +14,7 @@ MARIO_IDS = {
     for stage in range(1, 5)
 }
 MARIO_STEPS = 10_000
-"""More than an episode ever has: the game's own clock ends it within 9,600 frames."""
+"""More than an episode ever has: the clock of the game ends it after some 8,000 frames."""
 
 INFO_KEYS = {MARIO: ("flag_get", "x_max", "world", "stage", "score", "coins")}
 """Numbers in ``info`` that a run records unless it says which, by how ids begin."""
