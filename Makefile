@@ -10,7 +10,7 @@ INSTALL = @echo "installing $(1) into $(2); this usually takes a few minutes"; \
   $(3) $(2)/bin/python -m pip --disable-pip-version-check $$quiet install
 # Extras that `make test` needs, and the ones that `make demo` brings.
 DEMO_EXTRAS := mpi,grpc
-TEST_EXTRAS := dev,mpi,grpc,envpool,minatar,minigrid,export,wandb,mlflow,docs
+TEST_EXTRAS := dev,mpi,grpc,envpool,minatar,minigrid,mario,export,wandb,mlflow,docs
 STAMP := $(VENV)/.installed
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 TEST_STAMP := $(VENV)/.installed-test

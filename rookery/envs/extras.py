@@ -60,10 +60,15 @@ def register(env_id: str) -> None:
         if extra.register is not None:
             load_object(extra.register, f"env.id={env_id}")()
     except ImportError as error:
-        raise UserError(
-            f"env.id={env_id} needs the package {extra.package} ({one_line(error)}); "
-            f'pip install "rookery[{extra.package}]" brings it'
-        ) from error
+        raise missing(f"env.id={env_id}", extra.package, extra.package, error) from error
+
+
+def missing(what: str, package: str, extra: str, error: Exception) -> UserError:
+    """What to install so that ``what`` can be had, whose ``package`` could not be imported."""
+    return UserError(
+        f"{what} needs the package {package} ({one_line(error)}); "
+        f'pip install "rookery[{extra}]" brings it'
+    )
 
 
 class _Later(types.ModuleType):

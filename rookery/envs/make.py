@@ -164,8 +164,18 @@ def make_env(config: EnvConfig, render_mode: str | None = None) -> AnyEnv:
     if config.obs_keys is not None:
         env = _with_keys(env, config.id, config.obs_keys)
     if config.frame_stack > 1:
+        _require_unstacked(config, env)
         env = gym.wrappers.FrameStackObservation(env, config.frame_stack)
     return env
+
+
+def _require_unstacked(config: EnvConfig, env: AnyEnv) -> None:
+    """Refuse to stack what the environment stacks by itself."""
+    if getattr(env.unwrapped, "stacks_frames", False):
+        raise UserError(
+            f"env.frame_stack is {config.frame_stack}, but {config.id} stacks frames by itself "
+            "(env.kwargs.stack); leave env.frame_stack at 1"
+        )
 
 
 def prepared_game(config: EnvConfig) -> atari.Game | None:
@@ -287,7 +297,7 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def _unknown(env_id: str, name: str, module: str) -> str:
-    hint = near_names(name, gym.registry)
+    hint = registration.which_exist(name) or near_names(name, gym.registry)
     if module:
         return (
             f"env.id={env_id}: the module '{module}' has no '{name}' and registers no environment "

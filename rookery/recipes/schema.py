@@ -26,6 +26,7 @@ from rookery.algos.algorithm import algorithm_names, block_name, config_class
 from rookery.core.errors import UserError, naming, near_names
 from rookery.core.schedule import LinearSchedule
 from rookery.envs.make import EnvConfig
+from rookery.envs.registration import info_keys_of
 from rookery.formations.settings import (
     formation_block,
     formation_config_class,
@@ -33,7 +34,7 @@ from rookery.formations.settings import (
 )
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
-from rookery.recipes.catalog import Tree, parse_value, seconds
+from rookery.recipes.catalog import Tree, lay_over, parse_value, seconds
 from rookery.recipes.foreign_names import own_names
 from rookery.recipes.schedules import stretched
 from rookery.roles.evaluator import EvalConfig
@@ -301,6 +302,8 @@ class Schema:
         if not (tree.get("env") or {}).get("id"):
             raise UserError("env.id is missing: name a recipe or an environment, or set env.id")
         plain = {key: value for key, value in tree.items() if key not in (*CHOICES, "version")}
+        if keys := info_keys_of(str(tree["env"]["id"])):
+            plain = lay_over({"metrics": {"info_keys": list(keys)}}, plain)
         self._check_schedules(plain)
         with naming(algo=self.block, formation=self.formation_block):
             values = self._instances(plain)
