@@ -23,9 +23,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.namespaces import Network, network
-
 from rookery.runs.metrics import read_metrics
+from tests.namespaces import Network, network
 
 HERE = Path(__file__).resolve().parents[1]
 NUM_HOSTS = 4

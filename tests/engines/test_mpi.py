@@ -18,8 +18,8 @@ from rookery.cli.main import main
 from rookery.engines.launcher import Launch, launch_of, slurm_step_of
 from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
-from tests.engines.two_hosts import TwoHosts, two_hosts
 from tests.faults import processes as p
+from tests.namespaces import Network, network
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ END_SECS = 15.0
 class Ranks:
     """An MPI job under test."""
 
-    def __init__(self, *words: str, hosts: TwoHosts | None = None) -> None:
+    def __init__(self, *words: str, hosts: Network | None = None) -> None:
         command = [MPIEXEC, *words]
         if hosts is not None:
             command = hosts.command(MPIEXEC, *hosts.flags, *words)
@@ -224,14 +224,14 @@ def test_control_c_ends_every_rank_with_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[TwoHosts]:
+def hosts() -> Iterator[Network]:
     if os.geteuid() != 0:
         pytest.skip("only root can make two hosts of one")
-    with two_hosts() as made:
+    with network(2) as made:
         yield made
 
 
-def test_ranks_on_two_hosts_train_together(hosts: TwoHosts, tmp_path: Path) -> None:
+def test_ranks_on_two_hosts_train_together(hosts: Network, tmp_path: Path) -> None:
     settings = [PLAIN, *SMALL, "--steps", "800", "--quiet"]
     words = [*ROOKERY, "train", *settings, "--run", str(tmp_path / "mpi")]
     code, said = Ranks("-n", "3", *words, hosts=hosts).end()
@@ -246,7 +246,7 @@ def test_ranks_on_two_hosts_train_together(hosts: TwoHosts, tmp_path: Path) -> N
     ("rank", "host"), [pytest.param(0, "node-a", marks=pytest.mark.long), (1, "node-b")]
 )
 def test_a_killed_rank_ends_the_ranks_of_the_other_host(
-    hosts: TwoHosts, tmp_path: Path, rank: int, host: str
+    hosts: Network, tmp_path: Path, rank: int, host: str
 ) -> None:
     run = tmp_path / "run"
     words = [*ROOKERY, "train", PLAIN, *SMALL, *SLOW, "--run", str(run)]

@@ -15,8 +15,8 @@ import pytest
 
 from rookery.runs.metrics import read_metrics
 from tests.docs.pages import ROOT
-from tests.engines.two_hosts import ADDRESSES, NAMES, TwoHosts, two_hosts
 from tests.faults import processes as p
+from tests.namespaces import Network, network
 
 pytestmark = pytest.mark.slow
 
@@ -38,16 +38,16 @@ def answers() -> list[str]:
 
 
 @pytest.fixture
-def hosts() -> Iterator[TwoHosts]:
-    with two_hosts() as found:
+def hosts() -> Iterator[Network]:
+    with network(2) as found:
         yield found
 
 
-def start(hosts: TwoHosts, where: int, words: list[str], directory: Path) -> subprocess.Popen[str]:
+def start(hosts: Network, where: int, words: list[str], directory: Path) -> subprocess.Popen[str]:
     """``rookery`` on a host, as a user there types it."""
     assert words[0] == "rookery"
     command = hosts.command(sys.executable, "-m", *words, host=where)
-    log = (directory / f"{NAMES[where]}.log").open("w")
+    log = (directory / f"{hosts.names[where]}.log").open("w")
     return subprocess.Popen(command, cwd=directory, stderr=log, text=True)
 
 
@@ -59,16 +59,16 @@ def until(condition: Callable[[], Any], log: Path) -> Any:
         raise AssertionError(f"{error}: {log.read_text()}") from None
 
 
-def test_the_walk_through_of_the_page_and_a_cut_cable(hosts: TwoHosts, tmp_path: Path) -> None:
-    typed, said = walk(), tmp_path / f"{NAMES[0]}.log"
-    node_said = tmp_path / f"{NAMES[1]}.log"
+def test_the_walk_through_of_the_page_and_a_cut_cable(hosts: Network, tmp_path: Path) -> None:
+    typed, said = walk(), tmp_path / f"{hosts.names[0]}.log"
+    node_said = tmp_path / f"{hosts.names[1]}.log"
     head = start(hosts, 0, [*typed["head"], "--plain"], tmp_path)
     line = until(lambda: re.search(r"others join by: (.*)", said.read_text()), said)[1]
     assert re.fullmatch(answers()[0], line), line
-    assert ADDRESSES[0] in line
+    assert hosts.addresses[0] in line
     count = typed["node"][-2:]
     node = start(hosts, 1, [*shlex.split(line)[:-2], *count], tmp_path)
-    until(lambda: f"host {NAMES[1]} joined with {count[1]} actors" in said.read_text(), said)
+    until(lambda: f"host {hosts.names[1]} joined with {count[1]} actors" in said.read_text(), said)
     run = tmp_path / "runs" / "first"
     until(lambda: read_metrics(run / "metrics.jsonl") if run.exists() else [], said)
     titles = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
@@ -78,7 +78,7 @@ def test_the_walk_through_of_the_page_and_a_cut_cable(hosts: TwoHosts, tmp_path:
     until(lambda: "left with 2 actors" in said.read_text(), said)
     until(lambda: "waiting to join again" in node_said.read_text(), node_said)
     hosts.mend()
-    until(lambda: said.read_text().count(f"host {NAMES[1]} joined") == 2, said)
+    until(lambda: said.read_text().count(f"host {hosts.names[1]} joined") == 2, said)
     before = read_metrics(run / "metrics.jsonl")[-1]["steps"]
     until(lambda: read_metrics(run / "metrics.jsonl")[-1]["steps"] > before + 5000, said)
     for process in (node, head):
