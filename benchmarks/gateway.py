@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -49,7 +50,7 @@ def rate(job: str, joined: bool, secs: float) -> float:
         words = [sys.executable, "-m", "rookery"]
         head = [*words, "train", *JOBS[job], *COMMON, "--run", str(run)]
         head += ["--actors", str(here), "--envs", str(ENVS * here)]
-        head += ["--listen", "127.0.0.1:0"] if joined else []
+        head += ["--listen", f"127.0.0.1:{free_port()}"] if joined else []
         with log.open("wb") as said:
             processes = [subprocess.Popen(head, stdout=said, stderr=said, cwd=root)]
         if joined:
@@ -64,6 +65,13 @@ def rate(job: str, joined: bool, secs: float) -> float:
                 process.terminate()
             for process in processes:
                 process.wait(60.0)
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def main() -> None:
