@@ -181,6 +181,10 @@ class Role(Protocol):
         """Sleep until :meth:`ready` may be true."""
         ...
 
+    def midway(self) -> bool:
+        """Whether it has begun what those that act must end before others have their turn."""
+        ...
+
     def done(self) -> bool:
         """Whether those it works with have said that it is over."""
         ...
@@ -216,6 +220,10 @@ class BaseRole:
 
     def start(self) -> None:
         """Nothing to prepare."""
+
+    def midway(self) -> bool:
+        """A step is whole."""
+        return False
 
     def done(self) -> bool:
         """Only a stop ends it."""

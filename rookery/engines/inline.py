@@ -106,9 +106,9 @@ class _Crew:
         """A member where the checkpoint had it; if its state does not fit, in new episodes."""
         name, replica = place
         who, node, resume = f"{name}-{replica}", self.program.node(name), self.job.resume
-        if resume is None or not node.has_envs or self.job.plan.concurrent:
-            return self._member(name, replica, exact=resume is not None and not node.has_envs)
-        saved = resume.parts.get(episodes_part(replica))
+        if resume is None or not node.in_episodes or self.job.plan.concurrent:
+            return self._member(name, replica, exact=resume is not None and not node.in_episodes)
+        saved = resume.parts.get(episodes_part(replica, node.episodes_of))
         if saved is None:
             _LOG.warning("%s begins new episodes: the checkpoint has no state for it", who)
             return self._member(name, replica, exact=False)
@@ -149,8 +149,11 @@ class _Crew:
         """Where those are in their episodes that act, if they take turns."""
         if self.job.plan.concurrent:
             return {}
-        acting = [member for member in (*self.others, self.owner) if member.node.has_envs]
-        saved = {episodes_part(m.replica): m.role.save_episodes() for m in acting}
+        saved = {
+            episodes_part(member.replica, member.node.episodes_of): member.role.save_episodes()
+            for member in (*self.others, self.owner)
+            if member.node.in_episodes
+        }
         return {name: state for name, state in saved.items() if state is not None}
 
     # ---- threads ---------------------------------------------------------------------------------

@@ -116,10 +116,15 @@ def run_members(
     ``sleeps``: others, elsewhere, may bring something; without them nobody would ever go on.
     """
     starvation = Starvation()
+    acting = [member for member in members if member.node.has_envs]
     while owner.go_on() if owner is not None else _go_on(members, stopping):
         worked = False
         for member in members:
             worked |= _turn(member, members, owner)
+            while acting and member.role.midway():
+                turns = [_turn(each, members, owner) for each in (*acting, member)]
+                if not any(turns):
+                    break
         if worked:
             starvation.over()
         elif sleeps:

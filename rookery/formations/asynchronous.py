@@ -71,7 +71,7 @@ class Async:
     Config = AsyncConfig
 
     @staticmethod
-    def program(plan: Plan) -> Program:
+    def roles(plan: Plan) -> tuple[list[Node], list[Edge]]:
         """Actors that fill queues and take the newest weights; a learner that empties them."""
         config, formation = plan.config, plan.config.formation_config
         assert isinstance(formation, AsyncConfig)
@@ -108,4 +108,9 @@ class Async:
             Edge("actor", WeightsPort(plan.params), "learner"),
             Edge("actor", rollouts, "learner"),
         ]
-        return with_session(plan, "async", nodes, edges)
+        return nodes, edges
+
+    @classmethod
+    def program(cls, plan: Plan) -> Program:
+        """These, and what every formation has."""
+        return with_session(plan, "async", *cls.roles(plan))

@@ -80,7 +80,7 @@ class Replay:
     Config = ReplayConfig
 
     @staticmethod
-    def program(plan: Plan) -> Program:
+    def roles(plan: Plan) -> tuple[list[Node], list[Edge]]:
         """Actors that put steps, replay that holds them, learners that sample sequences of them."""
         config = plan.config
         formation, algo = settings_of(config)
@@ -122,7 +122,12 @@ class Replay:
         ]
         if formation.num_learners > 1:
             edges.append(Edge("learner", _together(plan, formation), "learner"))
-        return with_session(plan, "replay", nodes, edges)
+        return nodes, edges
+
+    @classmethod
+    def program(cls, plan: Plan) -> Program:
+        """These, and what every formation has."""
+        return with_session(plan, "replay", *cls.roles(plan))
 
 
 def settings_of(config: RunConfig) -> tuple[ReplayConfig, DQNConfig]:

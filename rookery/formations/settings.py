@@ -28,7 +28,7 @@ class FormationConfig:
     off_policy: ClassVar[bool] = False
     """Whether rollouts may be older than the weights that learn from them."""
     experience: ClassVar[str] = "rollouts"
-    """What its learners learn from: rollouts as they come, or replay."""
+    """What its learners learn from: rollouts as they come, replay, or any."""
     acting_role: ClassVar[str] = "actor"
     """What those are called that act: actors, or workers, which learn too."""
     alone_in_thread: ClassVar[bool] = False
@@ -51,6 +51,12 @@ class FormationConfig:
         """Processes beside those that act, where every role has one."""
         return 0
 
+    def behind(self, experience: str, off_policy: bool) -> tuple[str, FormationConfig] | None:
+        """The formation that carries what this one's actors do to those that learn from it, and its
+        settings, for an algorithm that learns from ``experience``, also of older weights if
+        ``off_policy``; None: it does so itself."""
+        return None
+
     def batch_columns(self, num_envs: int) -> int:
         """Environments whose rollouts make one batch, of ``num_envs`` in the whole run."""
         return num_envs
@@ -64,6 +70,7 @@ class FormationConfig:
 _OURS = {
     "allreduce": "rookery.formations.allreduce:Allreduce",
     "async": "rookery.formations.asynchronous:Async",
+    "central": "rookery.formations.central:Central",
     "hogwild": "rookery.formations.hogwild:Hogwild",
     "replay": "rookery.formations.replay:Replay",
     "sync": "rookery.formations.sync:Sync",

@@ -42,7 +42,7 @@ class Sync:
     Config = SyncConfig
 
     @staticmethod
-    def program(plan: Plan) -> Program:
+    def roles(plan: Plan) -> tuple[list[Node], list[Edge]]:
         """Actors with their own copy of the policy; the learner waits for all, then all for it."""
         config, formation = plan.config, plan.config.formation_config
         assert isinstance(formation, SyncConfig)
@@ -75,4 +75,9 @@ class Sync:
             Edge("actor", WeightsPort(plan.params), "learner"),
             Edge("actor", rollouts, "learner"),
         ]
-        return with_session(plan, "sync", nodes, edges)
+        return nodes, edges
+
+    @classmethod
+    def program(cls, plan: Plan) -> Program:
+        """These, and what every formation has."""
+        return with_session(plan, "sync", *cls.roles(plan))

@@ -57,6 +57,8 @@ class Node:
     """Whether it computes all the time: more threads than cores bring nothing."""
     has_envs: bool = False
     """Whether it steps environments: user code, which may fail and hang."""
+    follows_episodes: bool = False
+    """Whether, without environments of its own, it remembers where the episodes of others are."""
     keeps_session: bool = False
     """Whether its first replica writes logs and checkpoints and says when the run is over."""
     on_death: Literal["replace", "rewind"] = "replace"
@@ -75,6 +77,16 @@ class Node:
     """What it does, in a few words, for people who read the plan."""
     holds: Callable[[Plan], Iterable[Held]] | None = None
     """Memory that each replica has to itself; None: what an update takes, where it ``computes``."""
+
+    @property
+    def in_episodes(self) -> bool:
+        """Whether running episodes are part of its state."""
+        return self.has_envs or self.follows_episodes
+
+    @property
+    def episodes_of(self) -> str:
+        """Whose episodes a checkpoint calls them: of those that act, by one name for all."""
+        return "" if self.has_envs else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,23 +21,30 @@ from rookery.core.sequence import StepSpec
 from rookery.core.spec import zeros
 from rookery.envs.make import make_vector
 from rookery.envs.transition import VectorEnv
+from rookery.nets.actor_critic import ActorCritic
 from rookery.params.sharded import Shards
 from rookery.programs.place import Place
+from rookery.programs.plan import Plan
 from rookery.replay.store import ReplayStore
-from rookery.roles.actor import Actor
+from rookery.roles.actor import Actor, EnvHalf
 from rookery.roles.async_learner import AsyncLearner
 from rookery.roles.evaluator import Evaluator
 from rookery.roles.explorer import Explorer
 from rookery.roles.exploring_lane import ExploringLane
 from rookery.roles.free_learner import FreeLearner
 from rookery.roles.hogwild import HogwildLearner, HogwildSession, HogwildWorker, Holder
+from rookery.roles.inference import Inference, Served
 from rookery.roles.learner import Learner
+from rookery.roles.policy_replica import PolicyReplica
 from rookery.roles.replay import Replay
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.roles.replay_server import ReplayServer
+from rookery.roles.rollout_lane import RolloutLane
+from rookery.roles.thin_actor import ThinActor
 from rookery.roles.worker import Worker
 from rookery.runs.directory import RunDirectory
 from rookery.transport.blocks import BlockPort
+from rookery.transport.requests import RequestServer, RequestsPort, Seat
 from rookery.transport.weights import WeightsPort
 
 _LOG = logging.getLogger(__name__)
@@ -197,22 +204,33 @@ def build_hogwild_session(place: Place) -> HogwildSession:
 
 def build_explorer(place: Place, algo: DQNConfig) -> Explorer:
     """An actor that puts steps."""
-    plan, ports, each = place.plan, place.ports, place.plan.envs_each
-    streams = np.arange(place.replica * each, (place.replica + 1) * each)
-    lane = ExploringLane(
-        config=algo,
-        envs=_envs(place, 0, each),
+    plan, ports = place.plan, place.ports
+    lane = _exploring_lane(
+        place,
+        plan,
+        place.replica,
+        envs=_envs(place, 0, plan.envs_each),
         policy=plan.policy(),
         sink=ports.use("steps"),
         rng=stream(place.actor_seed, "actor", place.replica),
-        # Joined actors explore as those of the run: its ladder and arms are the recipe's.
-        streams=streams % plan.config.env.num_envs,
-        num_streams=plan.config.env.num_envs,
-        info_keys=plan.info_keys,
-        heartbeat=place.heartbeat,
         carried_over=ports.use("actor_state"),
     )
     return Explorer(lane, ports.use(WeightsPort.name))
+
+
+def _exploring_lane(place: Place, plan: Plan, actor: int, **given: Any) -> ExploringLane:
+    """The lane of ``actor`` by the sizes of ``plan``."""
+    algo, num_envs, each = plan.config.algo_config, plan.config.env.num_envs, plan.envs_each
+    assert isinstance(algo, DQNConfig)
+    return ExploringLane(
+        config=algo,
+        # Joined actors explore as those of the run: its ladder and arms are the recipe's.
+        streams=np.arange(actor * each, (actor + 1) * each) % num_envs,
+        num_streams=num_envs,
+        info_keys=plan.info_keys,
+        heartbeat=place.heartbeat,
+        **given,
+    )
 
 
 def build_replay(place: Place, spec: StepSpec, *, save: bool) -> ReplayServer:
@@ -263,6 +281,87 @@ def build_replay_learner(place: Place, algo: DQNConfig, *, save: bool) -> Replay
         actor_states=ports.serve("actor_state"),
         heartbeat=place.heartbeat,
         warn=place.warn,
+    )
+
+
+# ---- inference -----------------------------------------------------------------------------------
+
+
+def build_thin_actor(place: Place, num_parts: int) -> ThinActor:
+    """An actor that asks for its actions."""
+    each = place.plan.envs_each // num_parts
+    parts = [_envs(place, part * each, each) for part in range(num_parts)]
+    return ThinActor(parts, place.ports.use(RequestsPort.name), place.heartbeat)
+
+
+def build_inference(
+    place: Place,
+    behind: Plan,
+    num_parts: int,
+    num_lanes: int,
+    device: str | None,
+    max_batch_envs: int | None,
+    keeps_weights: bool,
+) -> Inference:
+    """The one who chooses for some actors; each of their parts is an actor to the plan behind."""
+    plan, ports = place.plan, place.ports
+    requests: RequestServer = ports.serve(RequestsPort.name)
+    policy = plan.policy(plan.device(device))
+    weights = PolicyReplica(policy, ports.use(WeightsPort.name))
+    first = place.replica * num_lanes // num_parts
+    start = 0 if place.exact else place.start_steps
+
+    def draws(actor: int, part: int, greeting: int) -> np.random.Generator:
+        """What an actor of this life would draw from; of several parts, each has its own."""
+        life = greeting - 1 + place.life * _GREETINGS
+        seed = plan.actor_seed(first + actor, life, start)
+        return stream(seed, "actor", first + actor, *([part] if part else []))
+
+    served = []
+    for lane in range(num_lanes):
+        actor, part = divmod(lane, num_parts)
+        seat = requests.seat(actor, part, plan.signature)
+        rng = draws(actor, part, 1)
+        served.append(Served(_served_lane(place, behind, lane, seat, weights, rng), seat))
+    return Inference(
+        served,
+        weights,
+        requests,
+        draws,
+        max_batch_envs=max_batch_envs,
+        keeps_weights=keeps_weights,
+        life=place.life,
+        heartbeat=place.heartbeat,
+    )
+
+
+_GREETINGS = 1_000_000
+"""More than actors greet one inference."""
+
+
+def _served_lane(
+    place: Place,
+    behind: Plan,
+    lane: int,
+    seat: Seat,
+    weights: PolicyReplica,
+    rng: np.random.Generator,
+) -> ExploringLane | RolloutLane:
+    """Lane ``lane`` of this replica: it puts steps where replay takes them, else rollouts."""
+    ports, policy = place.ports, weights.policy
+    if "steps" not in ports.uses:
+        assert isinstance(policy, ActorCritic)
+        envs = EnvHalf(seat, policy, policy.device, place.heartbeat)
+        return RolloutLane(envs, _sink(place)[lane], weights, rng)
+    return _exploring_lane(
+        place,
+        behind,
+        place.replica * len(ports.use("steps")) + lane,
+        envs=seat,
+        policy=policy,
+        sink=ports.use("steps")[lane],
+        rng=rng,
+        carried_over=ports.use("actor_state")[lane],
     )
 
 

@@ -60,17 +60,31 @@ class ExploringLane(Lane):
         """``carried_over`` has what the actor before knew, and is told, when episodes have ended,
         what the next one here should know."""
         super().__init__(envs, policy, policy.device, heartbeat or Heartbeat())
-        self.config, self.sink, self.rng = config, sink, rng
+        self.config, self.sink = config, sink
         self.streams, self.num_streams = streams, num_streams
         self.info_keys = info_keys
-        self._anew: Array | None = np.ones(len(streams), np.bool_)
-        """``[B]`` whose episodes do not continue what was put before; None: all do."""
-        self.curiosity = curiosity_of(config, policy, streams, rng)
+        self._begin_anew(rng)
         self._carried_over = carried_over if self.curiosity.carried_over() else None
+
+    def _begin_anew(self, rng: np.random.Generator) -> None:
+        self.rng = rng
+        self._anew: Array | None = np.ones(len(self.streams), np.bool_)
+        """``[B]`` whose episodes do not continue what was put before; None: all do."""
+        self.curiosity = curiosity_of(self.config, self.policy, self.streams, rng)
         self._takes_over = True
         self._left = 0
         """Steps until it looks again whether replay takes more."""
         self._chosen: Chosen | None = None
+
+    def begin_anew(self, rng: np.random.Generator) -> None:
+        """Other environments are here: what is known beside their episodes is taken over."""
+        self.forget()
+        self._begin_anew(rng)
+
+    def lose(self, lost: Array) -> None:
+        """The episodes of rows ``lost`` do not go on, neither here nor in replay."""
+        super().lose(lost)
+        self._anew = lost.copy()
 
     def has_room(self) -> bool:
         """Whether replay takes the steps between two looks."""
@@ -79,6 +93,10 @@ class ExploringLane(Lane):
     def looks(self) -> bool:
         """Whether it is time for the newest weights."""
         return self._left == 0
+
+    def midway(self) -> bool:
+        """Whether it is between two looks."""
+        return self._left > 0
 
     def take_over(self) -> None:
         """Begin with what the actor before left, if it was one like this; once."""

@@ -131,6 +131,12 @@ class Lane:
         self.episode_length = np.array(saved.arrays["episode_length"])
         self.lose(self.envs.lost_episodes)
 
+    def forget(self) -> None:
+        """Other environments are here than before, and nothing of them was seen yet."""
+        self.obs = None
+        self.state = self.policy.initial_state(self.envs.num_envs)
+        self.lose(np.ones(self.envs.num_envs, np.bool_))
+
     def lose(self, lost: Array) -> None:
         """The episodes of rows ``lost`` ``[B]`` do not go on; others begin."""
         self.reset[lost] = True

@@ -44,9 +44,10 @@ LEARNER_PARTS = ("weights", "optimizer", "learner")
 """The parts that everyone who learns goes on from."""
 
 
-def episodes_part(replica: int) -> str:
-    """The part with the episodes of one that acts, which is saved where roles take turns."""
-    return f"actor-{replica}"
+def episodes_part(replica: int, role: str = "") -> str:
+    """The part with the episodes of one that acts, or of a ``role`` that follows them, which is
+    saved where roles take turns."""
+    return f"{role or 'actor'}-{replica}"
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from rookery.algos.algorithm import block_name, learns_off_policy
@@ -24,7 +25,12 @@ from rookery.algos.settings import AlgorithmConfig
 from rookery.core.address import parse_address
 from rookery.core.errors import UserError, naming
 from rookery.envs.make import EnvConfig
-from rookery.formations.settings import FormationConfig, formation_block, formation_config_class
+from rookery.formations.settings import (
+    FormationConfig,
+    Joined,
+    formation_block,
+    formation_config_class,
+)
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.roles.evaluator import EvalConfig
@@ -164,11 +170,28 @@ class RunConfig:
         with naming(formation=formation_block(self.formation)):
             self._check_hosts()
             self._check_division()
+            if self.behind is not None:
+                self._check_parts()
+                return
             self._check_experience()
             if isinstance(self.algo_config, OnPolicyConfig):
                 self._check_minibatches(self.algo_config)
                 if self.formation_config.off_policy:
                     self._check_off_policy(self.algo_config)
+
+    @cached_property
+    def behind(self) -> RunConfig | None:
+        """The same run in the formation that stands behind this one, if one does."""
+        learns, off_policy = self.algo_config.experience, learns_off_policy(self.algo)
+        found = self.formation_config.behind(learns, off_policy)
+        if found is None:
+            return None
+        return replace(self, formation=found[0], formation_config=found[1])
+
+    @property
+    def joined(self) -> Joined:
+        """Whom other hosts bring."""
+        return (self.behind or self).formation_config.joined
 
     @property
     def on_policy(self) -> OnPolicyConfig:
@@ -191,7 +214,7 @@ class RunConfig:
     @property
     def num_acting(self) -> int:
         """All that may act: those of this machine, and those of hosts that join."""
-        beyond = self.num_places if self.formation_config.joined == "more" else 0
+        beyond = self.num_places if self.joined == "more" else 0
         return self.formation_config.num_actors + beyond
 
     @property
@@ -201,7 +224,7 @@ class RunConfig:
 
     def _check_hosts(self) -> None:
         """Refuse hosts where nobody can join, and a run in which nobody would act."""
-        formation, hosts, given = self.formation_config, self.hosts, self.formation_config.joined
+        formation, hosts, given = self.formation_config, self.hosts, self.joined
         if hosts.listen is None:
             if formation.num_actors < 1:
                 raise UserError(
@@ -253,6 +276,19 @@ class RunConfig:
                 f"env.halves: {halves} halves for each of {num_actors} {role}s cannot be made of "
                 f"{envs} environments (--envs); have --envs {num_actors * halves} or more, fewer "
                 "--actors, or --env.halves 1"
+            )
+
+    def _check_parts(self) -> None:
+        """Refuse what only those have that choose their actions themselves."""
+        if self.engine == "mpi":
+            raise UserError(
+                f"--formation {self.formation}: runs under --engine inline or local, and on other "
+                "machines by `rookery join`; engine mpi carries sync, async, allreduce and replay"
+            )
+        if self.env.halves != 1:
+            raise UserError(
+                f"env.halves: formation {self.formation} itself divides an actor's environments; "
+                f"set it to 1, not {self.env.halves}"
             )
 
     def _check_experience(self) -> None:
