@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rookery.algos.dqn import DQNConfig
+from rookery.core.errors import UserError
 from rookery.core.ports import Port, Role
 from rookery.formations.asynchronous import AsyncConfig
 from rookery.formations.replay import ReplayConfig
@@ -72,6 +73,8 @@ class CentralConfig(FormationConfig):
     def behind(self, experience: str, off_policy: bool) -> tuple[str, FormationConfig]:
         """Rounds for what learns from the newest weights, a queue for what need not, or replay."""
         both = {"num_actors": self.num_actors, "learner_threads": self.learner_threads}
+        learner = "replay" if experience == "replay" else "async" if off_policy else "sync"
+        self._check_meant_for(learner)
         if experience == "replay":
             return "replay", ReplayConfig(
                 **both,
@@ -88,6 +91,26 @@ class CentralConfig(FormationConfig):
             max_lag=self.max_lag,
         )
 
+    def _check_meant_for(self, learner: str) -> None:
+        """Refuse a setting that says something to learners of another kind."""
+        for kind, (who, names) in _MEANT_FOR.items():
+            given = [name for name in names if getattr(self, name) != names[name]]
+            if given and kind != learner:
+                raise UserError(f"formation.{given[0]}: is for {who}; leave it out")
+
+
+_MEANT_FOR: dict[str, tuple[str, dict[str, Any]]] = {
+    "async": (
+        "algorithms that learn from a queue of rollouts, as impala does",
+        {"slots_per_actor": 2, "batch_envs": None, "max_lag": None},
+    ),
+    "replay": (
+        "algorithms that learn from replay, as dqn does",
+        {"num_learners": 1, "lockstep": True, "save_replay": True},
+    ),
+}
+"""Settings that not every learner has, with what they are unless somebody says otherwise."""
+
 
 class Central:
     """The formation."""
@@ -103,6 +126,12 @@ class Central:
         behind = plan_behind(plan, num_parts)
         nodes, edges = formation_class(behind.config.formation).roles(behind)
         replicas = formation.num_inference
+        if plan.num_actors % replicas:
+            raise UserError(
+                f"formation.num_inference: {replicas} cannot have equal parts of {plan.num_actors} "
+                f"actors (--actors); have a multiple of {replicas}, or one inference"
+            )
+        plan.device(formation.inference_device)  # refused if it is not there
         lanes = behind.num_actors // replicas
         before = next(node for node in nodes if node.has_envs)
         actor = Node(
@@ -117,12 +146,12 @@ class Central:
             name="inference",
             build=partial(
                 build_inference,
+                algo=algo if isinstance(algo, DQNConfig) else None,
                 behind=behind,
                 num_parts=num_parts,
                 num_lanes=lanes,
                 device=formation.inference_device,
                 max_batch_envs=formation.max_batch_envs,
-                keeps_weights=isinstance(algo, DQNConfig) and algo.publish_every > 1,
             ),
             replicas=replicas,
             num_threads=formation.inference_threads,

@@ -207,6 +207,7 @@ def build_explorer(place: Place, algo: DQNConfig) -> Explorer:
     plan, ports = place.plan, place.ports
     lane = _exploring_lane(
         place,
+        algo,
         plan,
         place.replica,
         envs=_envs(place, 0, plan.envs_each),
@@ -218,10 +219,11 @@ def build_explorer(place: Place, algo: DQNConfig) -> Explorer:
     return Explorer(lane, ports.use(WeightsPort.name))
 
 
-def _exploring_lane(place: Place, plan: Plan, actor: int, **given: Any) -> ExploringLane:
+def _exploring_lane(
+    place: Place, algo: DQNConfig, plan: Plan, actor: int, **given: Any
+) -> ExploringLane:
     """The lane of ``actor`` by the sizes of ``plan``."""
-    algo, num_envs, each = plan.config.algo_config, plan.config.env.num_envs, plan.envs_each
-    assert isinstance(algo, DQNConfig)
+    num_envs, each = plan.config.env.num_envs, plan.envs_each
     return ExploringLane(
         config=algo,
         # Joined actors explore as those of the run: its ladder and arms are the recipe's.
@@ -296,14 +298,17 @@ def build_thin_actor(place: Place, num_parts: int) -> ThinActor:
 
 def build_inference(
     place: Place,
+    algo: DQNConfig | None,
     behind: Plan,
     num_parts: int,
     num_lanes: int,
     device: str | None,
     max_batch_envs: int | None,
-    keeps_weights: bool,
 ) -> Inference:
-    """The one who chooses for some actors; each of their parts is an actor to the plan behind."""
+    """The one who chooses for some actors; each of their parts is an actor to the plan behind.
+
+    With the settings ``algo`` they put steps for replay, without they put rollouts.
+    """
     plan, ports = place.plan, place.ports
     requests: RequestServer = ports.serve(RequestsPort.name)
     policy = plan.policy(plan.device(device))
@@ -322,14 +327,14 @@ def build_inference(
         actor, part = divmod(lane, num_parts)
         seat = requests.seat(actor, part, plan.signature)
         rng = draws(actor, part, 1)
-        served.append(Served(_served_lane(place, behind, lane, seat, weights, rng), seat))
+        served.append(Served(_served_lane(place, algo, behind, lane, seat, weights, rng), seat))
     return Inference(
         served,
         weights,
         requests,
         draws,
         max_batch_envs=max_batch_envs,
-        keeps_weights=keeps_weights,
+        keeps_weights=algo is not None and algo.publish_every > 1,
         life=place.life,
         heartbeat=place.heartbeat,
     )
@@ -341,20 +346,22 @@ _GREETINGS = 1_000_000
 
 def _served_lane(
     place: Place,
+    algo: DQNConfig | None,
     behind: Plan,
     lane: int,
     seat: Seat,
     weights: PolicyReplica,
     rng: np.random.Generator,
 ) -> ExploringLane | RolloutLane:
-    """Lane ``lane`` of this replica: it puts steps where replay takes them, else rollouts."""
+    """Lane ``lane`` of this replica."""
     ports, policy = place.ports, weights.policy
-    if "steps" not in ports.uses:
+    if algo is None:
         assert isinstance(policy, ActorCritic)
         envs = EnvHalf(seat, policy, policy.device, place.heartbeat)
         return RolloutLane(envs, _sink(place)[lane], weights, rng)
     return _exploring_lane(
         place,
+        algo,
         behind,
         place.replica * len(ports.use("steps")) + lane,
         envs=seat,

@@ -10,7 +10,8 @@ def bottleneck(record: Mapping[str, Any]) -> str | None:
     """As "learner-bound 82 %, lag 1.3 updates"; None where a record does not tell.
 
     Learner-bound: actors wait, for that share of their time; actor-bound: the learner does. In one
-    thread nobody waits but for their turn: "learning 75 %".
+    thread nobody waits but for their turn: "learning 75 %". Where actions are chosen elsewhere,
+    whoever waits least is waited for, and the share is that of who waits most.
     """
     actors = record.get("fleet/actor_wait_share")
     learner = record.get("fleet/learner_wait_share")
@@ -20,8 +21,11 @@ def bottleneck(record: Mapping[str, Any]) -> str | None:
     age = "" if lag is None else f", lag {lag:.1f} updates"
     if "fleet/env_share" in record:
         return f"learning {_percent(1.0 - learner)}{age}"
-    name, share = ("learner", actors) if actors >= learner else ("actor", learner)
-    return f"{name}-bound {_percent(share)}{age}"
+    waits = {"learner": learner, "actor": actors}
+    if (inference := record.get("fleet/inference_wait_share")) is not None:
+        waits["inference"] = inference
+    name = min(waits, key=lambda role: waits[role])
+    return f"{name}-bound {_percent(max(waits.values()))}{age}"
 
 
 def _percent(share: float) -> str:

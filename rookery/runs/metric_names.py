@@ -48,6 +48,10 @@ _NAMES = {
     "replay/bytes": "memory of replay (bytes)",
     "replay/stale_updates": "priorities that came too late",
     "replay/lost": "sequences dropped before they were whole",
+    "inference/requests_per_sec": "requests for actions a second",
+    "inference/batch_envs": "environments in one batch of inference",
+    "inference/latency_ms_p50": "time to an answer (ms, median)",
+    "inference/latency_ms_p99": "time to an answer (ms, 99 of 100)",
     "fleet/env_share": "share of time in environments",
     "fleet/restarts": "processes replaced",
     "fleet/hosts": "hosts that have joined",
@@ -61,6 +65,7 @@ _NAMES = {
 }
 _PATTERNS = (
     (r"rollout/info_(.+)_mean", "{0} (mean of {window} episodes)"),
+    (r"inference/within_(.+)_ms", "share of requests answered within {0} ms"),
     (r"fleet/slowest_(.+)", "number of the slowest {0}"),
     (r"fleet/(.+)_wait_share", "share of time that the {0} waits"),
     (r"fleet/(.+)_env_share", "share of the {0}'s time in environments"),

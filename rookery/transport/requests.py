@@ -173,7 +173,7 @@ class Seat:
         self.action[...] = actions
         self.counts[VERSION] = self.server.version
         self.counts[COUNT] = self.asked[COUNT]  # last: from here on the arrays are the actor's
-        self.server.end.peers[self.actor].notify()
+        self.server.wake(self.actor)
 
     def finish_step(self) -> StepResult:
         """What the actor's step did, to be read until the next answer; call when arrived."""
@@ -241,7 +241,12 @@ class RequestServer:
         memory = self.memory
         memory.answered[actor, :, COUNT] = memory.asked[actor, :, COUNT]
         memory.welcomed[actor, 0] = greeting
-        self.end.peers[actor].notify()
+        self.wake(actor)
+
+    def wake(self, actor: int) -> None:
+        """Have an actor look again; those in this thread look anyway."""
+        if self.end.peers:
+            self.end.peers[actor].notify()
 
     def wait(self, timeout_secs: float) -> None:
         """Sleep until somebody may have asked."""

@@ -141,6 +141,16 @@ FORMATIONS = {
     "replay": (*REPLAY, "--actors", "1"),
     "async": (*ASYNC, "--actors", "1"),
     "sync": (*SYNC, "--actors", "2", "--places", "1"),
+    "central": (*REPLAY, "--formation", "central", "--actors", "1"),
+    "central, rounds": (
+        *SYNC,
+        "--formation",
+        "central",
+        "--actors",
+        "2",
+        "--places",
+        "1",
+    ),
     "allreduce": (*SYNC, "--formation", "allreduce", "--actors", "2", "--places", "1"),
 }
 

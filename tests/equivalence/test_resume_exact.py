@@ -105,6 +105,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "LunarLander-v3",
         without_ppo(settings(policy=GRU | {"core": "lstm"}, **R2D2)),
     ),
+    "central, rollouts": (
+        "CartPole-v1",
+        without_ppo(settings(policy=GRU, **A2C | {"formation": "central", "actors": 2})),
+    ),
+    "central, steps": (
+        "LunarLander-v3",
+        without_ppo(
+            settings(
+                policy=GRU | {"core": "lstm"},
+                **{name: value for name, value in R2D2.items() if name != "replay"}
+                | {"formation": "central", "actors": 2},
+            )
+        ),
+    ),
     "async, lstm, serial": (
         "LunarLander-v3",
         without_ppo(settings(policy=GRU | {"core": "lstm"}, **ASYNC)),
@@ -142,7 +156,7 @@ def bytes_of(run: Path) -> dict[str, bytes]:
 
 def records_of(run: Path) -> list[dict[str, Any]]:
     """All records without what a clock wrote."""
-    timed = ("wall_secs", "time/", "fleet/")
+    timed = ("wall_secs", "time/", "fleet/", "inference/")
     return [
         {key: value for key, value in record.items() if not key.startswith(timed)}
         for record in read_metrics(run / "metrics.jsonl")

@@ -87,6 +87,12 @@ def _roles(story: Story, glyphs: Glyphs) -> list[Fact]:
     lag = story.value("train/lag_mean")
     if lag is not None:
         facts.append(Fact("policy lag", [(number(lag), "value")], 5))
+    answered, batch = story.value("inference/latency_ms_p50"), story.value("inference/batch_envs")
+    if answered is not None and batch is not None:
+        most = story.value("inference/latency_ms_p99") or answered
+        taken = f" ms, 99 % in {number(most)} ms"
+        facts.append(Fact("answered in", [(number(answered), "value"), (taken, "label")], 5))
+        facts.append(Fact("batch", [(number(batch), "value"), (" environments", "label")], 6))
     hosts, joined = story.value("fleet/hosts"), story.value("fleet/joined_actors")
     if hosts is not None:
         who: Line = [(f"{hosts:.0f}", "value"), (f" with {joined or 0:.0f} actors", "label")]
