@@ -212,6 +212,7 @@ class Inference(BaseRole):
         self.requests.version = self.weights.version
         for each in served:
             each.lane.take_over()
+        asked_ns = [each.seat.since_ns for each in served]  # who has its answer may ask again
         looks = [each.lane.look() for each in served]
         noise = _JoinedNoise([(each.lane.rng, each.seat.num_envs) for each in served])
         out, state = served[0].lane.ask(self.weights.policy, _joined(looks), noise)
@@ -222,14 +223,10 @@ class Inference(BaseRole):
             each.stepping = True
             each.lane.act(tuple(leaf[rows] for leaf in out), mine)
             row = rows.stop
-        self._note(served, row)
-
-    def _note(self, served: Sequence[Served], num_envs: int) -> None:
         moment = time.monotonic_ns()
-        self._batches.append(num_envs)
-        for each in served:
-            self._latency_ns.append(moment - each.seat.since_ns)
-            self._answered_ns.append(moment)
+        self._batches.append(row)
+        self._latency_ns.extend(moment - asked for asked in asked_ns)
+        self._answered_ns.extend(moment for _ in asked_ns)
 
     def metrics(self) -> dict[str, float]:
         """How many requests there are, how large batches, and how long an answer takes."""
