@@ -147,9 +147,10 @@ def train(
     ``settings`` are short flags (``seed=1, steps=50_000, lr=1e-3``) or sections
     (``env={"num_envs": 32}, ppo={"clip": 0.1}``). Progress is printed unless ``quiet``.
     """
-    lines = lines_for_python(quiet=quiet)
+    config = _for_python(settings_from_python(what, settings))
+    lines = lines_for_python(config, quiet=quiet)
     done = start_run(
-        _for_python(settings_from_python(what, settings)),
+        config,
         path=Path(run) if run is not None else None,
         init_from=Path(init_from) if init_from is not None else None,
         callbacks=Callbacks(
@@ -182,7 +183,7 @@ def resume(
     """
     saved = SavedRun.find(Path(run))
     config = _for_python(revised(saved.config, settings))
-    lines = lines_for_python(quiet=quiet)
+    lines = lines_for_python(config, quiet=quiet)
     callbacks = Callbacks(
         on_update,
         on_episode,
