@@ -93,7 +93,8 @@ class Run:
     def plot(
         self, y: str | None = None, *, x: XAxis = "steps", out: str | Path | None = None
     ) -> Picture:
-        """Its learning curve, or another metric ``y``; notebooks show what this returns.
+        """Its learning curve, or another metric ``y``, or several with commas between, or an
+        "overview"; notebooks show what this returns.
 
         ``out`` is a file to save it to: .png, .svg or .pdf.
         """
