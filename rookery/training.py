@@ -28,6 +28,7 @@ from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.fork_server import fork_server_for
 from rookery.envs.make import is_callable_id
+from rookery.envs.registration import info_keys_of
 from rookery.nets.encoder import Encoder
 from rookery.nets.policy import Policy
 from rookery.programs.memory import estimate
@@ -477,6 +478,7 @@ def evaluate_run(
             deterministic=mode,
             max_steps=max_steps if max_steps is not None else trained.eval.max_steps,
             num_envs=num_envs or trained.eval.num_envs,
+            info_keys=trained.info_keys or info_keys_of(trained.env.id),
             on_episodes=on_episodes,
         )
     if result.cut:

@@ -62,6 +62,7 @@ _NAMES = {
 }
 _PATTERNS = (
     (r"rollout/info_(.+)_mean", "{0} (mean of {window} episodes)"),
+    (r"eval/info_(.+)_mean", "{0} in evaluation"),
     (r"window/(.+)", "{0} (mean of the updates of {window} episodes)"),
     (r"fleet/slowest_(.+)", "number of the slowest {0}"),
     (r"fleet/(.+)_wait_share", "share of time that the {0} waits"),

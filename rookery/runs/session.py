@@ -334,6 +334,7 @@ class Session:
             self.store.mark_best(steps, score | {"score": self.config.eval.score})
         names = ("return_mean", "return_std", "length_mean", "length_std", "episodes")
         values = {f"eval/{name}": summary[name] for name in names}
+        values |= {f"eval/info_{key}_mean": x for key, x in summary.get("info_means", {}).items()}
         self._emit({"eval/steps": steps} | values)
         if whole and self._confirms(mean):
             self.stop("solved", f"evaluation reached {mean:.1f}, at least {self.config.stop_at:g}")
@@ -441,7 +442,7 @@ class Session:
         self._see_whether_over()
 
 
-_LONG = ("returns", "lengths")
+_LONG = ("returns", "lengths", "info_means")
 
 
 def _crossed(before: int, after: int, every: int) -> bool:

@@ -528,6 +528,9 @@ def test_a_run_records_what_was_reached_and_can_be_filmed(tmp_path: Path) -> Non
     assert last["rollout/info_x_max_mean"] > 40
     assert (last["rollout/info_world_mean"], last["rollout/info_stage_mean"]) == (1, 1)
     assert last["rollout/info_flag_get_mean"] == last["rollout/info_score_mean"] == 0
+    (judged,) = [record for record in records(run.path) if "eval/steps" in record]
+    assert judged["eval/info_x_max_mean"] > 40
+    assert judged["eval/info_flag_get_mean"] == 0
     film = tmp_path / "film.gif"
     assert main(["record", str(run.path), "--out", str(film), "--episodes", "1"]) == 0
     with Image.open(film) as image:
