@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 
 import rookery
+from rookery.algos.dqn import DQNConfig
 from rookery.cli.main import main
 from rookery.core.errors import UserError
 from rookery.core.seeding import seed_of
@@ -507,6 +508,16 @@ def test_what_is_recorded_by_default() -> None:
     assert keys(FIRST) == keys(f"rookery:{FIRST}") == RECORDED
     assert keys(FIRST, **{"metrics.info_keys": "score"}) == ("score",)
     assert keys("CartPole-v1") == ()
+
+
+def test_the_recipe_counts_in_steps_as_rpc_rl_counts_actions() -> None:
+    algo = settings_from_flags("mario", {}).algo_config
+    assert isinstance(algo, DQNConfig)
+    assert algo.steps_per_update is not None
+    assert algo.target_every * algo.steps_per_update == pytest.approx(10_000, rel=1e-3)
+    assert algo.epsilon.mean(4_000_000, 4) == pytest.approx(0.99999975**4_000_000)
+    assert algo.epsilon.mean(10_000_000, 4) == 0.1
+    assert (algo.reward_min, algo.reward_max, algo.reward_scale) == (None, None, 1.0)
 
 
 def records(run: Path) -> list[dict[str, Any]]:
