@@ -28,6 +28,7 @@ from rookery.engines.carries import carries
 from rookery.engines.engine import Finish, Job
 from rookery.engines.fork_server import fork_server_for
 from rookery.envs.make import is_callable_id
+from rookery.envs.registration import info_keys_of
 from rookery.nets.encoder import Encoder
 from rookery.nets.policy import Policy
 from rookery.programs.memory import estimate
@@ -93,7 +94,8 @@ class Run:
     def plot(
         self, y: str | None = None, *, x: XAxis = "steps", out: str | Path | None = None
     ) -> Picture:
-        """Its learning curve, or another metric ``y``; notebooks show what this returns.
+        """Its learning curve, or another metric ``y``, or several with commas between, or an
+        "overview"; notebooks show what this returns.
 
         ``out`` is a file to save it to: .png, .svg or .pdf.
         """
@@ -147,9 +149,10 @@ def train(
     ``settings`` are short flags (``seed=1, steps=50_000, lr=1e-3``) or sections
     (``env={"num_envs": 32}, ppo={"clip": 0.1}``). Progress is printed unless ``quiet``.
     """
-    lines = lines_for_python(quiet=quiet)
+    config = _for_python(settings_from_python(what, settings))
+    lines = lines_for_python(config, quiet=quiet)
     done = start_run(
-        _for_python(settings_from_python(what, settings)),
+        config,
         path=Path(run) if run is not None else None,
         init_from=Path(init_from) if init_from is not None else None,
         callbacks=Callbacks(
@@ -182,7 +185,7 @@ def resume(
     """
     saved = SavedRun.find(Path(run))
     config = _for_python(revised(saved.config, settings))
-    lines = lines_for_python(quiet=quiet)
+    lines = lines_for_python(config, quiet=quiet)
     callbacks = Callbacks(
         on_update,
         on_episode,
@@ -475,6 +478,7 @@ def evaluate_run(
             deterministic=mode,
             max_steps=max_steps if max_steps is not None else trained.eval.max_steps,
             num_envs=num_envs or trained.eval.num_envs,
+            info_keys=trained.info_keys or info_keys_of(trained.env.id),
             on_episodes=on_episodes,
         )
     if result.cut:

@@ -129,6 +129,13 @@ class DQNConfig(AlgorithmConfig):
         """What actors tell of their episodes beside the return, for metrics ``rollout/info_*``."""
         return ()
 
+    def mean_epsilon(self, steps: int, num_envs: int) -> float | None:
+        """The mean share of random actions over the environments of the run; None where each
+        episode chooses its own."""
+        if self.exploring is not None and self.exploring.family.epsilons:
+            return None
+        return self.epsilon.mean(steps, num_envs)
+
     @property
     def sequence(self) -> SequenceConfig:
         """The shape of a sequence."""

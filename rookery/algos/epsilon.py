@@ -56,3 +56,7 @@ class EpsilonConfig:
         else:
             share = max(self.start * self.factor**steps, self.end)
         return np.full(len(streams), share)
+
+    def mean(self, steps: int, num_streams: int) -> float:
+        """The mean over all environments, at a step of the run."""
+        return float(self.at(steps, np.arange(num_streams), num_streams).mean())

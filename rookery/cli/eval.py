@@ -52,6 +52,9 @@ def main(argv: list[str]) -> int:
     action = "most likely action" if summary["deterministic"] else "sampled actions"
     print(f"checkpoint {summary['checkpoint_steps']}, {action}", file=sys.stderr)
     print(json.dumps(summary) if args.json else _text(summary))
+    if summary["info_means"] and not args.json:
+        told = (f"{key} {mean:,.4g}" for key, mean in summary["info_means"].items())
+        print("means: " + ", ".join(told))
     return 0
 
 

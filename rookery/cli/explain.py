@@ -48,8 +48,8 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
         "env.kwargs", "env.max_episode_steps", "env.frame_stack", "env.backend",
     ),
     "What is written": (
-        "metrics.every_steps", "metrics.sinks", "checkpoint.every_steps", "eval.every_steps",
-        "eval.episodes",
+        "metrics.every_steps", "metrics.every_episodes", "metrics.sinks", "checkpoint.every_steps",
+        "eval.every_steps", "eval.episodes",
     ),
 }  # fmt: skip
 """The settings that `--help` shows, those of other algorithms and formations left out."""

@@ -20,7 +20,7 @@ PROG = "rookery plot"
 def main(argv: list[str]) -> int:
     """Draw the curves and print the picture's path."""
     args = _parser().parse_args(argv)
-    from rookery.runs.curve_picture import Wanted, compose, file_stem
+    from rookery.runs.curve_picture import Wanted, compose
     from rookery.runs.plotting import SUFFIXES, save
 
     if args.out is not None:
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     composed = compose(args.runs, wanted)
     for path in composed.left_out:
         print(f"left out, nothing to draw yet: {path}", file=sys.stderr)
-    out = args.out or args.runs[0] / "plots" / f"{file_stem(composed.key)}.png"
+    out = args.out or args.runs[0] / "plots" / f"{composed.stem}.png"
     save(composed.picture, out)
     print(out)
     return 0
@@ -62,7 +62,9 @@ def _parser() -> Arguments:
     parser.add_argument(
         "--y",
         metavar="KEY",
-        help="metric: return, length, or a name in metrics.jsonl such as train/entropy "
+        help="metric: return, length, loss, q (mean value of the actions), or a name in "
+        "metrics.jsonl such as train/entropy; several with commas between: a panel each; "
+        "overview: return, length, loss and value "
         "(default: return, or length where runs are judged by it)",
     )
     parser.add_argument(

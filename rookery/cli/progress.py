@@ -28,7 +28,8 @@ def open_display(config: RunConfig, switches: Collection[str]) -> Lines | LiveVi
             display.record(record)          # as often as there is one
             display.finish(done)
     """
-    lines = Lines(quiet="quiet" in switches)
+    by_episodes = config.metrics.every_episodes is not None
+    lines = Lines(quiet="quiet" in switches, by_episodes=by_episodes)
     if lines.quiet or "plain" in switches or not can_draw():
         return lines
     from rookery.cli.live.view import LiveView

@@ -28,6 +28,7 @@ FLAGS = {
     "lr": "learning rate",
     "stretch_schedules": "let schedules, such as that of the learning rate, end with the new total",
     "log_every": "N: a record each this many steps",
+    "log_episodes": "N: a record, and a line of means, each this many training episodes",
     "save_every": "N: a checkpoint each this many steps",
     "eval_every": "N|none: an evaluation each this many steps",
     "eval_after_limit": "evaluate also when the time limit has ended it",

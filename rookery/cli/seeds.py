@@ -241,12 +241,12 @@ def _table(results: Sequence[Result], config: RunConfig) -> list[str]:
 
 def _draw(group: RunDirectory, lines: Lines) -> None:
     """All seeds in one picture, as far as there is something to draw."""
-    from rookery.runs.curve_picture import compose, file_stem
+    from rookery.runs.curve_picture import compose
     from rookery.runs.plotting import save
 
     try:
         composed = compose([group.path])
-        out = group.plots / f"{file_stem(composed.key)}.png"
+        out = group.plots / f"{composed.stem}.png"
         save(composed.picture, out)
     except UserError as error:
         lines.say(f"no plot: {error}")

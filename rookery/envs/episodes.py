@@ -6,7 +6,7 @@
     obs = envs.start()
     while envs.running.any():
         obs = envs.step(actions)          # rows that are not running are ignored
-    envs.returns, envs.lengths            # in the order of the seeds
+    envs.returns, envs.lengths, envs.info # in the order of the seeds
 
 A lane that finishes takes the next episode that nobody has begun, until none is left: every episode
 is played to its end, so short ones are not favoured.
@@ -16,6 +16,7 @@ Shapes: B lanes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,14 +31,24 @@ class EpisodeEnvs:
     """Plays one episode per seed over ``num_envs`` lanes."""
 
     def __init__(
-        self, config: EnvConfig, *, seeds: Sequence[int], num_envs: int, max_steps: int | None
+        self,
+        config: EnvConfig,
+        *,
+        seeds: Sequence[int],
+        num_envs: int,
+        max_steps: int | None,
+        info_keys: tuple[str, ...] = (),
     ) -> None:
         self.seeds = list(seeds)
         self.max_steps = max_steps
         self.returns = [0.0] * len(self.seeds)
         self.lengths = [0] * len(self.seeds)
+        self.info = {key: [math.nan] * len(self.seeds) for key in info_keys}
+        """Values of ``info`` at their ends; NaN where there was none."""
         config = replace(config, on_env_error="stop")
-        self._envs, self._waves = make_seeded(config, num_envs, len(self.seeds), self._seed_for)
+        self._envs, self._waves = make_seeded(
+            config, num_envs, len(self.seeds), self._seed_for, info_keys
+        )
         self.num_envs = self._envs.num_envs
         self.episode: Array = np.zeros(self.num_envs, np.int64)
         self.running: Array = np.zeros(self.num_envs, np.bool_)
@@ -78,6 +89,8 @@ class EpisodeEnvs:
         for lane in np.flatnonzero(over):
             self.returns[episode[lane]] = float(past_return[lane])
             self.lengths[episode[lane]] = int(past_length[lane])
+            for key, values in self.info.items():
+                values[episode[lane]] = float(result.info[key][lane])
         self.num_over += int(np.count_nonzero(over))
         self.num_cut += int(np.count_nonzero(over & ~ended))
         self._return = np.where(ended, 0.0, past_return)

@@ -453,7 +453,11 @@ def make_vector(
 
 
 def make_seeded(
-    config: EnvConfig, num_envs: int, num_episodes: int, seed_for: Callable[[int], int]
+    config: EnvConfig,
+    num_envs: int,
+    num_episodes: int,
+    seed_for: Callable[[int], int],
+    info_keys: tuple[str, ...] = (),
 ) -> tuple[VectorEnv, bool]:
     """Environments whose every episode begins with the seed that ``seed_for(row)`` gives.
 
@@ -463,19 +467,16 @@ def make_seeded(
     """
     count = min(num_envs, num_episodes)
     games = _make_games(config, count, life_loss=False)
+    given: dict[str, Any] = {"run_seed": 0, "info_keys": info_keys, "seed_for": seed_for}
     if games is not None:
-        return BackgroundVector(games, config, run_seed=0, seed_for=seed_for), False
+        return BackgroundVector(games, config, **given), False
     if config.backend in ("auto", "native"):
         native = _make_native(config, num_episodes if num_episodes <= WAVE else WAVE)
         if native is not None and getattr(native, "seeds_each", False):
-            seeded = NativeVector(native, config, run_seed=0, seed_for=seed_for)
-            return seeded, True
+            return NativeVector(native, config, **given), True
         if native is not None:
             native.close()
-    serial = SerialVector(
-        lambda: make_env(config), config, run_seed=0, num_envs=count, seed_for=seed_for
-    )
-    return serial, False
+    return SerialVector(lambda: make_env(config), config, num_envs=count, **given), False
 
 
 def _make_pooled(config: EnvConfig, num_envs: int) -> AnyVectorEnv | None:

@@ -25,7 +25,7 @@ def with_session(plan: Plan, name: str, nodes: list[Node], edges: list[Edge]) ->
         port = CallPort(
             "evaluation",
             "saved checkpoints out, their scores back",
-            answer_spec(episodes),
+            answer_spec(episodes, plan.info_keys),
             per="evaluation",
         )
         nodes = [*nodes, Node(name="evaluator", build=build_evaluator, busy=False, about=about)]

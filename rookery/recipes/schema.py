@@ -160,6 +160,7 @@ class Schema:
             "gamma": f"{self.block}.gamma",
             "lr": "optimizer.lr",
             "log_every": "metrics.every_steps",
+            "log_episodes": "metrics.every_episodes",
             "save_every": "checkpoint.every_steps",
             "eval_every": "eval.every_steps",
             "eval_after_limit": "eval.after_limit",

@@ -278,6 +278,7 @@ def build_replay_learner(place: Place, algo: DQNConfig, *, save: bool) -> Replay
         source=ports.use("sequences"),
         params=ports.serve(WeightsPort.name),
         info_keys=(*plan.info_keys, *algo.told),
+        num_envs=plan.config.env.num_envs,
         shards=shards,
         snapshots=ports.use("snapshots") if save else None,
         actor_states=ports.serve("actor_state"),

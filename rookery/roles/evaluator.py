@@ -6,8 +6,9 @@ beside it, so a score depends neither on the number of environments nor on who f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +21,7 @@ from rookery.core.heartbeat import Heartbeat
 from rookery.core.interval import half_width
 from rookery.core.ports import Answerer, BaseRole
 from rookery.core.seeding import seed_of, stream
-from rookery.core.spec import Array, Arrays, ArraySpec
+from rookery.core.spec import Array, Arrays, ArraySpec, under
 from rookery.core.tensors import as_tensor
 from rookery.envs.episodes import EpisodeEnvs
 from rookery.envs.make import EnvConfig, has_time_limit
@@ -36,6 +37,8 @@ Score = Literal["return", "length"]
 LONGEST = 10_000
 """Steps after which an episode is cut in evaluation if neither the environment nor the user sets a
 limit: a policy that stands still would be played for ever."""
+
+_INFO = "info/"
 
 BLOCK = 32
 """Policies see a multiple of this many rows. Convolutions of few rows round otherwise than those of
@@ -85,6 +88,8 @@ class Evaluation:
     lengths: tuple[int, ...]
     cut: int = 0
     """Episodes ended after :data:`LONGEST` steps, for want of a limit."""
+    info: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Values of ``info`` at their ends, by key; NaN where there was none."""
 
     def mean(self, score: Score) -> float:
         """The mean return or length."""
@@ -93,8 +98,16 @@ class Evaluation:
     def and_then(self, later: Evaluation) -> Evaluation:
         """With the episodes of ``later`` after these."""
         return Evaluation(
-            self.returns + later.returns, self.lengths + later.lengths, self.cut + later.cut
+            self.returns + later.returns,
+            self.lengths + later.lengths,
+            self.cut + later.cut,
+            {key: values + later.info[key] for key, values in self.info.items()},
         )
+
+    def info_means(self) -> dict[str, float]:
+        """The mean of each value of ``info``, over the episodes that had it."""
+        known = {key: [x for x in row if not math.isnan(x)] for key, row in self.info.items()}
+        return {key: float(np.mean(row)) for key, row in known.items() if row}
 
     def summary(self) -> dict[str, Any]:
         """The JSON of ``rookery eval``: mean, deviation and 95 % interval of the mean."""
@@ -108,6 +121,7 @@ class Evaluation:
             "length_mean": length,
             "length_std": length_std,
             "length_ci95": length_interval,
+            "info_means": self.info_means(),
             "returns": list(self.returns),
             "lengths": list(self.lengths),
         }
@@ -158,6 +172,7 @@ class Evaluator(BaseRole):
                 count=np.array([len(result.returns), result.cut]),
                 returns=np.array(result.returns),
                 lengths=np.array(result.lengths),
+                **{f"{_INFO}{key}": np.array(values) for key, values in result.info.items()},
             )
         self.heartbeat.rest()
 
@@ -167,12 +182,14 @@ class Evaluator(BaseRole):
             self.step()
 
 
-def answer_spec(episodes: int) -> dict[str, ArraySpec]:
+def answer_spec(episodes: int, info_keys: tuple[str, ...] = ()) -> dict[str, ArraySpec]:
     """What an evaluation of ``episodes`` answers."""
+    value = ArraySpec((episodes,), np.dtype(np.float64))
     return {
         "count": ArraySpec((2,), np.dtype(np.int64)),
-        "returns": ArraySpec((episodes,), np.dtype(np.float64)),
+        "returns": value,
         "lengths": ArraySpec((episodes,), np.dtype(np.int64)),
+        **{f"{_INFO}{key}": value for key in info_keys},
     }
 
 
@@ -180,7 +197,8 @@ def read_answer(values: Arrays) -> Evaluation:
     """The evaluation in an answer."""
     count, cut = map(int, values["count"])
     returns, lengths = values["returns"][:count], values["lengths"][:count]
-    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), cut)
+    info = {key: tuple(row[:count].tolist()) for key, row in under(_INFO, values).items()}
+    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), cut, info)
 
 
 def note_on_cuts(evaluation: Evaluation, flag: str) -> str:
@@ -222,6 +240,7 @@ def evaluate_config(
             deterministic=config.eval.deterministic,
             max_steps=config.eval.max_steps,
             num_envs=config.eval.num_envs,
+            info_keys=config.metrics.info_keys,
             should_stop=should_stop,
             on_episodes=lambda num_over: on_episodes(begin + num_over),
         )
@@ -246,6 +265,7 @@ def evaluate(
     deterministic: bool,
     max_steps: int | None,
     num_envs: int,
+    info_keys: tuple[str, ...] = (),
     should_stop: Callable[[], bool] = lambda: False,
     on_episodes: Callable[[int], Any] = lambda num_over: None,
 ) -> Evaluation:
@@ -262,6 +282,7 @@ def evaluate(
         seeds=[seed_of(seed, "evaluation", i) for i in numbers],
         num_envs=min(num_envs, episodes),
         max_steps=LONGEST if unlimited else max_steps or None,
+        info_keys=info_keys,
     )
     rngs = [stream(seed, "evaluation-policy", i) for i in numbers]
     lanes, device = envs.num_envs, policy.device
@@ -282,7 +303,9 @@ def evaluate(
                     on_episodes(envs.num_over)
     finally:
         envs.close()
-    return Evaluation(tuple(envs.returns), tuple(envs.lengths), envs.num_cut if unlimited else 0)
+    info = {key: tuple(values) for key, values in envs.info.items()}
+    cut = envs.num_cut if unlimited else 0
+    return Evaluation(tuple(envs.returns), tuple(envs.lengths), cut, info)
 
 
 class _PerEpisode:

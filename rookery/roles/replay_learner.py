@@ -57,14 +57,16 @@ class ReplayLearner(BaseRole):
         source: SlotSource,
         params: ParamSink,
         info_keys: tuple[str, ...] = (),
+        num_envs: int | None = None,
         shards: Shards | None = None,
         snapshots: Asker | None = None,
         actor_states: ActorStates | None = None,
         heartbeat: Heartbeat | None = None,
         warn: Callable[[str], None] = _LOG.warning,
     ) -> None:
-        """``snapshots`` asks replay to save itself; ``actor_states`` is what checkpoints keep of
-        actors."""
+        """``num_envs`` are the environments of the run, to report how many of their actions are
+        random; ``snapshots`` asks replay to save itself; ``actor_states`` is what checkpoints keep
+        of actors."""
         self.policy, self.algorithm = policy, algorithm
         self.shards = shards
         self.group: Group = Alone() if shards is None else shards.group
@@ -79,7 +81,7 @@ class ReplayLearner(BaseRole):
         self.source, self.params = source, params
         self.source.join(self.group)
         self._over = False
-        self.info_keys = info_keys
+        self.info_keys, self.num_envs = info_keys, num_envs
         self.heartbeat = heartbeat or Heartbeat()
         self.watch = ValueWatch(algorithm.most_value, warn)
         self.steps = 0
@@ -202,6 +204,9 @@ class ReplayLearner(BaseRole):
         self.learned_at, rows = self.source.progress()
         self.steps = max(self.steps, self.learned_at)
         self.watch.look(metrics["value_mean"], metrics["reward_peak"], self.steps)
+        if self.num_envs is not None:
+            epsilon = self.algorithm.config.mean_epsilon(self.steps, self.num_envs)
+            metrics |= {} if epsilon is None else {"epsilon": epsilon}
         return Update(
             steps=self.steps,
             updates=self.updates,

@@ -30,6 +30,7 @@ _SAME_LEARNING = (
     "time_limit_secs",
     "stop_at",
     "metrics.every_steps",
+    "metrics.every_episodes",
     "metrics.sinks",
     "metrics.info_keys",
     "eval.every_steps",

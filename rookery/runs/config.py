@@ -81,6 +81,9 @@ class MetricsConfig:
 
     every_steps: int = 10_000
     """A record each this many steps."""
+    every_episodes: int | None = None
+    """Instead, a record each this many training episodes, which is printed as a line of means over
+    the last episodes; null: by steps."""
     window: int = 100
     """rollout/* values are over the last this many episodes."""
     sinks: tuple[str, ...] = ("jsonl", "tensorboard")
@@ -95,6 +98,8 @@ class MetricsConfig:
     def __post_init__(self) -> None:
         for name in ("every_steps", "window"):
             _at_least_one(f"metrics.{name}", getattr(self, name))
+        if self.every_episodes is not None:
+            _at_least_one("metrics.every_episodes", self.every_episodes)
         for sink in self.sinks:
             check_sink_name(sink)
 

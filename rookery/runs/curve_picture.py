@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rookery.core.errors import UserError, near_names
@@ -38,7 +38,20 @@ from rookery.runs.curves import (
 from rookery.runs.metric_names import human_name
 from rookery.runs.plotting import Curve, Picture
 
-SHORT_KEYS = {"return": "rollout/return_mean", "length": "rollout/length_mean"}
+SHORT_KEYS = {
+    "return": "rollout/return_mean",
+    "length": "rollout/length_mean",
+    "loss": "train/loss",
+    "q": "train/value_mean",
+}
+OVERVIEW = "overview"
+_OVERVIEW_KEYS = (
+    *("rollout/return_mean", "rollout/length_mean", "train/loss", "train/value_mean"),
+    *("train/policy_loss", "train/value_loss"),
+)
+"""Of these, an overview has those that there are: four, as losses differ between algorithms."""
+_SCORES = ("rollout/return_mean", "rollout/length_mean")
+"""Beside these, evaluations are drawn."""
 
 BAND_NAMES: dict[BandKind, tuple[str, str]] = {
     "range": ("mean", "band: lowest to highest seed"),
@@ -61,7 +74,8 @@ class Wanted:
 
     x: XAxis = "steps"
     y: str | None = None
-    """A metric; None: training return, or length where runs are judged by it."""
+    """A metric, several with commas between, for a panel each, or an overview of the usual ones;
+    None: training return, or length where runs are judged by it."""
     smooth: int | None = None
     """Records to smooth over; None chooses."""
     band: BandKind = "range"
@@ -79,37 +93,55 @@ class Composed:
     """A picture, and what to say about it."""
 
     picture: Picture
-    key: str
-    """The metric."""
+    keys: list[str]
+    """The metric of each panel."""
     num_runs: int
     window: int
     left_out: list[Path]
     """Runs without a value to draw."""
+    stem: str
+    """What its file is called, without the ending."""
 
 
 def compose(paths: Sequence[Path], wanted: Wanted | None = None) -> Composed:
     """The picture of the runs that ``paths`` mean: run directories, or directories of runs."""
     wanted = wanted or Wanted()
     runs = [read_run(path) for path in find_runs(paths)]
-    key = _key(runs, wanted.y)
-    lines = {id(run): series(run.records, wanted.x, key) for run in runs}
-    drawn = [run for run in runs if len(lines[id(run)])]
+    keys = _keys(runs, wanted.y)
+    lines = {key: {id(run): series(run.records, wanted.x, key) for run in runs} for key in keys}
+    drawn = [run for run in runs if any(len(lines[key][id(run)]) for key in keys)]
     groups = grouped(drawn) if wanted.group else [[run] for run in drawn]
-    window = wanted.smooth or auto_window(lines.values())
+    window = wanted.smooth or auto_window(line for of in lines.values() for line in of.values())
     labels = _labels(groups, wanted)
-    curves = [
-        _curve(label, group, [lines[id(run)] for run in group], window, wanted, key)
-        for label, group in zip(labels, groups, strict=True)
-    ]
-    picture = _picture(curves, drawn, wanted, key, window)
+    curves = {
+        key: [
+            _curve(label, group, [lines[key][id(run)] for run in group], window, wanted, key)
+            for label, group in zip(labels, groups, strict=True)
+        ]
+        for key in keys
+    }
+    axis = _x_scale([curve for panel in curves.values() for curve in panel], wanted.x)
+    first, *beside = (_picture(curves[key], drawn, wanted, key, window, axis) for key in keys)
     left_out = [run.path for run in runs if run not in drawn]
-    return Composed(picture, key, len(drawn), window, left_out)
+    stem = OVERVIEW if wanted.y == OVERVIEW else "-".join(map(_file_stem, keys))
+    picture = replace(first, beside=beside)
+    return Composed(picture, keys, len(drawn), window, left_out, stem)
 
 
-def file_stem(key: str) -> str:
+def _file_stem(key: str) -> str:
     """The name of the file for a metric: ``return``, ``train-entropy``."""
-    short = {long: name for name, long in SHORT_KEYS.items()}
+    short = {SHORT_KEYS[name]: name for name in ("return", "length")}
     return short.get(key, key.replace("/", "-"))
+
+
+def _keys(runs: Sequence[RunRecords], asked: str | None) -> list[str]:
+    """The metrics that are meant, each once."""
+    if asked == OVERVIEW:
+        known = metric_keys(record for run in runs for record in run.records)
+        found = [key for key in _OVERVIEW_KEYS if key in known]
+        return found or [_key(runs, None)]
+    words = [None] if asked is None else [word.strip() for word in asked.split(",")]
+    return list(dict.fromkeys(_key(runs, word) for word in words))
 
 
 def _key(runs: Sequence[RunRecords], asked: str | None) -> str:
@@ -122,11 +154,12 @@ def _key(runs: Sequence[RunRecords], asked: str | None) -> str:
         judged_by = {run.settings.get("eval.score", "return") for run in runs}
         return _first_known(SHORT_KEYS["length" if judged_by == {"length"} else "return"], known)
     key = SHORT_KEYS.get(asked, asked)
-    ending = [name for name in known if name.endswith(f"/{asked}")]
+    endings = [name for name in known if name.endswith(f"/{asked}")]
+    ending = [name for name in endings if not name.startswith("window/")] or endings
     if key not in known and len(ending) == 1:
         return ending[0]
     if key not in known:
-        near = near_names(asked, [*known, *SHORT_KEYS])
+        near = near_names(asked, [*known, *SHORT_KEYS, OVERVIEW])
         raise UserError(f"--y: unknown '{asked}'{near} (there are: {', '.join(known)})")
     return key
 
@@ -172,6 +205,9 @@ def _curve(
     wanted: Wanted,
     key: str,
 ) -> Curve:
+    raw = [line for line in raw if len(line)]
+    if not raw:  # of this metric, it has nothing
+        return Curve(label)
     lines = [smoothed(line, window) for line in raw]
     spread = across(lines, wanted.band)
     thin = raw if len(raw) > 1 or window > 1 else ()
@@ -180,7 +216,7 @@ def _curve(
 
 def _marks(group: Sequence[RunRecords], x: XAxis, key: str) -> list[Evaluations]:
     """Evaluations that belong beside the curve, or of which it is made."""
-    beside = key.replace("rollout/", "eval/") if key in SHORT_KEYS.values() else key
+    beside = key.replace("rollout/", "eval/") if key in _SCORES else key
     if not beside.startswith("eval/"):
         return []
     found = [evaluations(run.records, x, beside) for run in group]
@@ -188,9 +224,14 @@ def _marks(group: Sequence[RunRecords], x: XAxis, key: str) -> list[Evaluations]
 
 
 def _picture(
-    curves: Sequence[Curve], runs: Sequence[RunRecords], wanted: Wanted, key: str, window: int
+    curves: Sequence[Curve],
+    runs: Sequence[RunRecords],
+    wanted: Wanted,
+    key: str,
+    window: int,
+    axis: tuple[float, str],
 ) -> Picture:
-    scale, x_name = _x_scale(curves, wanted.x)
+    scale, x_name = axis
     single = len(runs) == len(curves)
     worlds = {str(run.settings.get("env.id", "")) for run in runs}
     default_title = worlds.pop() if len(worlds) == 1 else ""

@@ -2,7 +2,7 @@
 
 ::
 
-    lines = lines_for_python(quiet=False)
+    lines = lines_for_python(config, quiet=False)
     lines.begin(run)              # or lines.go_on(run, checkpoint)
     lines.record(record)          # as often as there is one
     lines.finish(done)
@@ -19,6 +19,7 @@ from rookery.runs.bottleneck import bottleneck
 
 if TYPE_CHECKING:
     from rookery.runs.checkpoint_files import Checkpoint
+    from rookery.runs.config import RunConfig
     from rookery.runs.directory import RunDirectory
     from rookery.runs.stage import Stage
     from rookery.training import Run
@@ -30,8 +31,11 @@ STAGE_SECS = 10.0
 class Lines:
     """Prints records as they come."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
+    def __init__(self, *, quiet: bool = False, by_episodes: bool = False) -> None:
+        """``by_episodes``: records come each so many episodes, and tell of these."""
+        self.quiet, self.by_episodes = quiet, by_episodes
+        self._secs = 0.0
+        """Training time at the last record."""
         self.bound: str | None = None
         self._stage = ""
         self._said = time.monotonic()
@@ -48,6 +52,7 @@ class Lines:
 
     def go_on(self, run: RunDirectory, checkpoint: Checkpoint) -> None:
         """Another session of a run, which the user has just named."""
+        self._secs = float(checkpoint.parts["session"].data["wall_secs"])
 
     def say(self, text: str) -> None:
         """One line."""
@@ -88,6 +93,10 @@ class Lines:
                 f"{record['eval/episodes']} episodes of {record['eval/length_mean']:,.1f} steps"
             )
             return
+        if self.by_episodes:
+            self.line(episode_line(record, record["wall_secs"] - self._secs))
+            self._secs = record["wall_secs"]
+            return
         score, length = record.get("rollout/return_mean"), record.get("rollout/length_mean")
         shown = "-" if score is None else f"{score:.1f}"
         long = "-" if length is None else f"{length:,.1f}"
@@ -108,6 +117,27 @@ class Lines:
             f"{finish.wall_secs:.1f} s{f'; {self.bound}' if self.bound else ''})"
         )
         self.say(f"rookery eval {shlex.quote(str(run.path))}")
+
+
+_MEANS = {
+    "rollout/return_mean": "Mean Reward",
+    "rollout/length_mean": "Mean Length",
+    "window/loss": "Mean Loss",
+    "window/policy_loss": "Mean Policy Loss",
+    "window/value_loss": "Mean Value Loss",
+    "window/value_mean": "Mean Q Value",
+}
+"""Of the last episodes, as RPC RL calls them."""
+
+
+def episode_line(record: dict[str, Any], secs: float) -> str:
+    """A record by episodes, ``secs`` after the one before: RPC RL's fields, of those there are."""
+    parts = [f"Episode {record['rollout/episodes']}", f"Step {record['steps']}"]
+    if (epsilon := record.get("train/epsilon")) is not None:
+        parts.append(f"Epsilon {epsilon:.4f}")
+    parts += [f"{name} {record[key]:.3f}" for key, name in _MEANS.items() if key in record]
+    now = time.strftime("%Y-%m-%dT%H:%M:%S")
+    return " - ".join([*parts, f"Time Delta {secs:.1f}", f"Time {now}"])
 
 
 class NotebookLine(Lines):
@@ -132,7 +162,8 @@ class NotebookLine(Lines):
         super().finish(run)
 
 
-def lines_for_python(*, quiet: bool) -> Lines:
-    """What a program, or the notebook that this runs in, is shown."""
+def lines_for_python(config: RunConfig, *, quiet: bool) -> Lines:
+    """What a program, or the notebook that this runs in, is shown of a run."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return NotebookLine(quiet=quiet) if hasattr(shell, "kernel") else Lines(quiet=quiet)
+    kind = NotebookLine if hasattr(shell, "kernel") else Lines
+    return kind(quiet=quiet, by_episodes=config.metrics.every_episodes is not None)

@@ -29,6 +29,7 @@ _NAMES = {
     "train/grad_norm": "norm of the gradient before clipping",
     "train/value_mean": "mean value of the actions taken",
     "train/target_mean": "mean target of the values",
+    "train/epsilon": "share of random actions (mean of the environments)",
     "train/error_mean": "mean absolute error of the values",
     "train/reward_peak": "largest reward in a batch, without its sign",
     "train/rho_mean": "mean importance weight, truncated",
@@ -66,6 +67,8 @@ _NAMES = {
 _PATTERNS = (
     (r"rollout/info_(.+)_mean", "{0} (mean of {window} episodes)"),
     (r"inference/within_(.+)_ms", "share of requests answered within {0} ms"),
+    (r"eval/info_(.+)_mean", "{0} in evaluation"),
+    (r"window/(.+)", "{0} (mean of the updates of {window} episodes)"),
     (r"fleet/slowest_(.+)", "number of the slowest {0}"),
     (r"fleet/(.+)_wait_share", "share of time that the {0} waits"),
     (r"fleet/(.+)_env_share", "share of the {0}'s time in environments"),

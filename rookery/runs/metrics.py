@@ -26,7 +26,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -311,12 +311,35 @@ def _own_sink(spec: str, module_name: str, class_name: str, run: RunDirectory) -
     return sink
 
 
+_AVERAGED = ("loss", "policy_loss", "value_loss", "value_mean")
+"""Of ``train/*``: what can be averaged over the updates of an episode."""
+
+_Sums = dict[str, tuple[float, int]]
+"""Sum and number of what updates told, by name."""
+
+
 class EpisodeWindow:
     """The last ``size`` episodes, for the running means that training reports."""
 
     def __init__(self, size: int = 100) -> None:
         self._episodes: deque[tuple[float, int, dict[str, float]]] = deque(maxlen=size)
         self._total = 0
+        self._learned: deque[_Sums] = deque(maxlen=size)
+        """What updates told until each episode ended, and since the one before."""
+        self._running: _Sums = {}
+        """The same since the last that ended."""
+
+    @property
+    def total(self) -> int:
+        """Episodes that have ended in all."""
+        return self._total
+
+    def add_update(self, metrics: Mapping[str, float]) -> None:
+        """Take what an update told, for ``window/*``; before the episodes that came with it."""
+        for name in _AVERAGED:
+            if (value := metrics.get(f"train/{name}")) is not None:
+                total, count = self._running.get(name, (0.0, 0))
+                self._running[name] = total + value, count + 1
 
     def add(
         self,
@@ -332,6 +355,8 @@ class EpisodeWindow:
             known = {key: value for key, value in row.items() if not math.isnan(value)}
             self._episodes.append((float(episode_return), int(length), known))
             self._total += 1
+            self._learned.append(self._running)
+            self._running = {}
 
     @property
     def full(self) -> bool:
@@ -357,11 +382,26 @@ class EpisodeWindow:
         for key in sorted({key for episode in self._episodes for key in episode[2]}):
             values = [episode[2][key] for episode in self._episodes if key in episode[2]]
             record[f"rollout/info_{key}_mean"] = _mean(values)
+        return record | self._means_of_updates()
+
+    def _means_of_updates(self) -> Record:
+        """Means over the updates that were made while the episodes of the window were played."""
+        record: Record = {}
+        for name in _AVERAGED:
+            told = [sums[name] for sums in self._learned if name in sums]
+            if told:
+                totals, counts = zip(*told, strict=True)
+                record[f"window/{name}"] = sum(totals) / sum(counts)
         return record
 
     def state_dict(self) -> dict[str, Any]:
         """The window as JSON data; floats come back exactly."""
-        return {"total": self._total, "episodes": [list(episode) for episode in self._episodes]}
+        return {
+            "total": self._total,
+            "episodes": [list(episode) for episode in self._episodes],
+            "learned": list(self._learned),
+            "running": self._running,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put the window back to what :meth:`state_dict` saw."""
@@ -370,6 +410,14 @@ class EpisodeWindow:
         self._episodes.extend(
             (value, length, dict(info)) for value, length, info in state["episodes"]
         )
+        self._learned.clear()
+        self._learned.extend(map(_sums, state.get("learned", ())))
+        self._running = _sums(state.get("running", {}))
+
+
+def _sums(told: Mapping[str, Sequence[Any]]) -> _Sums:
+    """Of what JSON made of them."""
+    return {name: (float(total), int(count)) for name, (total, count) in told.items()}
 
 
 def _mean(values: list[float] | list[int]) -> float:

@@ -39,6 +39,8 @@ _DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 _MARKS = "ovs^D"
 
 _INCHES = (7.2, 4.2)
+_PANEL_INCHES = (5.6, 3.3)
+_PANEL_COLUMNS = 2
 _DPI = 160
 _GREY = "#4D4D4D"
 _TAIL_WIDTH, _TAIL_ALPHA = 1.3, 0.75
@@ -111,6 +113,13 @@ class Picture:
     """What the marks are."""
     marked: bool = False
     """Whether the lines' own points are marked: there are few."""
+    beside: Sequence[Picture] = ()
+    """Panels beside this one, of the same curves; the title of the first is that of all."""
+
+    @property
+    def panels(self) -> list[Picture]:
+        """This one, and those beside it."""
+        return [self, *self.beside]
 
     def _repr_png_(self) -> bytes:
         """How a notebook shows it."""
@@ -139,26 +148,45 @@ def rendered(picture: Picture, kind: str) -> bytes:
         matplotlib.rcdefaults()  # whatever the user's own style is
         matplotlib.rcParams.update(_STYLE)
         figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
-        _draw(picture, figure)
+        if picture.beside:
+            _draw_panels(picture, figure)
+        else:
+            axes = figure.add_subplot()
+            _draw(picture, axes)
+            axes.set_ylabel(picture.y_name)
+            axes.set_title(picture.title)
+        _legend(figure, picture)
         file = io.BytesIO()
         figure.savefig(file, format=kind, metadata=undated.get(kind))
         return file.getvalue()
 
 
-def _draw(picture: Picture, figure: Figure) -> None:
-    axes = figure.add_subplot()
+def _draw_panels(picture: Picture, figure: Figure) -> None:
+    """Side by side, from left to right and from top to bottom."""
+    rows = -(-len(picture.panels) // _PANEL_COLUMNS)
+    width, height = _PANEL_INCHES
+    figure.set_size_inches(width * _PANEL_COLUMNS, height * rows)
+    for place, panel in enumerate(picture.panels, start=1):
+        axes = figure.add_subplot(rows, _PANEL_COLUMNS, place)
+        _draw(panel, axes)
+        # What is drawn may be called by more words than fit beside a low panel.
+        axes.set_title(panel.y_name, fontsize=11.0, fontweight="normal")
+        if place + _PANEL_COLUMNS <= len(picture.panels):
+            axes.set_xlabel("")
+    if picture.title:
+        figure.suptitle(picture.title, x=0.01, ha="left", size=12.5, weight="bold")
+
+
+def _draw(picture: Picture, axes: Axes) -> None:
+    """All but title, legend and the name of the vertical axis."""
     for index, curve in enumerate(picture.curves):
         colour, dash = _look(index)
         _draw_raw(axes, picture, curve, colour)
         _draw_spread(axes, picture, curve, colour, dash)
         _draw_evaluations(axes, picture, curve, colour, _MARKS[index % len(_MARKS)])
     axes.set_xlabel(picture.x_name)
-    axes.set_ylabel(picture.y_name)
-    if picture.title:
-        axes.set_title(picture.title)
     axes.grid(visible=True)
     axes.margins(x=0.02)
-    _legend(figure, picture)
 
 
 def _draw_raw(axes: Axes, picture: Picture, curve: Curve, colour: str) -> None:
@@ -212,7 +240,8 @@ def _legend(figure: Figure, picture: Picture) -> None:
     for index, curve in enumerate(picture.curves):
         colour, dash = _look(index)
         handles.append(Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=curve.label))
-    handles += _reading(picture)
+    read = [handle for panel in picture.panels for handle in _reading(panel)]
+    handles += {handle.get_label(): handle for handle in reversed(read)}.values()
     width, height = figure.get_size_inches()
     columns = _columns([handle.get_label() for handle in handles], width)
     rows = -(-len(handles) // columns)

@@ -169,17 +169,20 @@ class Session:
 
     def after_update(self, update: Update, parts: Parts) -> None:
         """Note an update; log, save and ask for evaluations where due; see whether it is over."""
+        config = self.config
         before, self.steps, self.updates = self.steps, update.steps, update.updates
         learned_before, self._learned_at = self._learned_at, update.steps
         self._told = update.metrics
+        episodes_before = self.window.total
+        if config.metrics.every_episodes is not None:
+            self.window.add_update(update.metrics)
         self.window.add(update.returns, update.lengths, update.info)
         self._call_back(update)
         self._tell_steps()
         if self._stage is not None:
             self.tell_stage(None)
         self._note(parts)
-        config = self.config
-        if _crossed(before, self.steps, config.metrics.every_steps):
+        if self._wants_record(before, episodes_before):
             self.write(update.metrics)
             self._look_inside()
         if self._wants_evaluation(learned_before):
@@ -197,7 +200,7 @@ class Session:
         before, self.steps = self.steps, steps
         if self._tell_steps():
             self.tell_stage(Stage("filling replay", steps, begin_at, "steps", brief=True))
-        if _crossed(before, self.steps, self.config.metrics.every_steps):
+        if self._wants_record(before, self.window.total):
             self.write({})
         self._see_whether_over()
 
@@ -229,6 +232,13 @@ class Session:
         self.sinks.write(record)
         for told in self.callbacks.on_record:
             told(record)
+
+    def _wants_record(self, steps_before: int, episodes_before: int) -> bool:
+        """Whether one is due, by episodes if that was asked for."""
+        wanted = self.config.metrics
+        if wanted.every_episodes is not None:
+            return _crossed(episodes_before, self.window.total, wanted.every_episodes)
+        return _crossed(steps_before, self.steps, wanted.every_steps)
 
     def _wants_evaluation(self, before: int) -> bool:
         if self.config.eval.episodes == 0 or self.pending:
@@ -324,6 +334,7 @@ class Session:
             self.store.mark_best(steps, score | {"score": self.config.eval.score})
         names = ("return_mean", "return_std", "length_mean", "length_std", "episodes")
         values = {f"eval/{name}": summary[name] for name in names}
+        values |= {f"eval/info_{key}_mean": x for key, x in summary.get("info_means", {}).items()}
         self._emit({"eval/steps": steps} | values)
         if whole and self._confirms(mean):
             self.stop("solved", f"evaluation reached {mean:.1f}, at least {self.config.stop_at:g}")
@@ -431,7 +442,7 @@ class Session:
         self._see_whether_over()
 
 
-_LONG = ("returns", "lengths")
+_LONG = ("returns", "lengths", "info_means")
 
 
 def _crossed(before: int, after: int, every: int) -> bool:

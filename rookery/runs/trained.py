@@ -60,6 +60,8 @@ class Trained:
     """What the policy's values stand for."""
     scored: Scored | None = None
     """The episodes of its score, where they are known one by one."""
+    info_keys: tuple[str, ...] = ()
+    """Values of info that its run recorded."""
 
 
 def find_trained(source: str | Path, checkpoint: str | None = None) -> Trained:
@@ -77,7 +79,8 @@ def find_trained(source: str | Path, checkpoint: str | None = None) -> Trained:
     settings = config.to_tree()
     deviation = reward_deviation(found.path) if normalizes_rewards(settings) else None
     units = value_units(settings, deviation)
-    return Trained(policy, config.env, config.eval, found.steps, run.path.name, units)
+    name, keys = run.path.name, config.metrics.info_keys
+    return Trained(policy, config.env, config.eval, found.steps, name, units, info_keys=keys)
 
 
 def reward_deviation(checkpoint: Path) -> float | None:

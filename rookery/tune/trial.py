@@ -72,7 +72,9 @@ def _only_speed(config: RunConfig, secs: float) -> RunConfig:
         total_steps=10**12,
         time_limit_secs=secs,
         eval=replace(config.eval, episodes=0, every_steps=None),
-        metrics=replace(config.metrics, every_steps=record_every, sinks=("jsonl",)),
+        metrics=replace(
+            config.metrics, every_steps=record_every, every_episodes=None, sinks=("jsonl",)
+        ),
         checkpoint=replace(config.checkpoint, every_steps=10**12, history=0),
     )
 

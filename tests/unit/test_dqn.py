@@ -235,6 +235,8 @@ def test_epsilon_falls_linearly_or_by_a_factor_or_stands_on_a_ladder() -> None:
     ladder = EpsilonConfig(kind="ladder", start=0.4, end=0.0, power=7.0)
     assert ladder.at(5, streams, 4) == pytest.approx([0.4 ** (1 + 7 * i / 3) for i in range(4)])
     assert ladder.at(5, np.array([0]), 1) == pytest.approx([0.4])
+    assert ladder.mean(5, 4) == pytest.approx(float(ladder.at(5, streams, 4).mean()))
+    assert falling.mean(10, 4) == pytest.approx(0.99**10)
     floored = EpsilonConfig(kind="ladder", start=0.4, end=0.02)
     assert floored.at(0, streams, 4).min() == 0.02
 

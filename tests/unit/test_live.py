@@ -379,6 +379,24 @@ def test_all_facts_of_a_run() -> None:
     assert "policy loss" not in text, "it was not a number"
 
 
+def test_what_episodes_told_is_shown_where_there_is_room() -> None:
+    long = "how_often_the_agent_has_been_at_the_very_end"
+    told = story(**{"metrics.info_keys": f"flag_get,x_max,{long},never"})
+    told.stage = None
+    means = {"flag_get": 0.25, "x_max": 1402.5, long: 3.0}
+    told.hear(record(1000, **{f"rollout/info_{key}_mean": x for key, x in means.items()}), 1.0)
+    text = text_of(compose(told, 61.0, 100, 30, UNICODE))
+    assert re.search(r"flag get +0\.25", text)
+    assert re.search(r"x max +1,40[23]", text)
+    assert "never" not in text
+    for columns, rows in sizes():
+        lines = compose(told, 61.0, columns, rows, UNICODE)
+        assert all(width_of(line) == max(columns - 1, 1) for line in lines), (columns, rows)
+    low = text_of(compose(told, 61.0, 100, 18, UNICODE))
+    assert "return" in low
+    assert "how often" not in low
+
+
 @pytest.mark.parametrize(("columns", "rows"), [(100, 35), (66, 20), (200, 60), (40, 30), (50, 45)])
 def test_the_terminal_is_filled(columns: int, rows: int) -> None:
     lines = compose(full_story(), 61.0, columns, rows, UNICODE)

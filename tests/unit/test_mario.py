@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 
 import rookery
+from rookery.algos.dqn import DQNConfig
 from rookery.cli.main import main
 from rookery.core.errors import UserError
 from rookery.core.seeding import seed_of
@@ -509,6 +510,16 @@ def test_what_is_recorded_by_default() -> None:
     assert keys("CartPole-v1") == ()
 
 
+def test_the_recipe_counts_in_steps_as_rpc_rl_counts_actions() -> None:
+    algo = settings_from_flags("mario", {}).algo_config
+    assert isinstance(algo, DQNConfig)
+    assert algo.steps_per_update is not None
+    assert algo.target_every * algo.steps_per_update == pytest.approx(10_000, rel=1e-3)
+    assert algo.epsilon.mean(4_000_000, 4) == pytest.approx(0.99999975**4_000_000)
+    assert algo.epsilon.mean(10_000_000, 4) == 0.1
+    assert (algo.reward_min, algo.reward_max, algo.reward_scale) == (None, None, 1.0)
+
+
 def records(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
@@ -528,6 +539,9 @@ def test_a_run_records_what_was_reached_and_can_be_filmed(tmp_path: Path) -> Non
     assert last["rollout/info_x_max_mean"] > 40
     assert (last["rollout/info_world_mean"], last["rollout/info_stage_mean"]) == (1, 1)
     assert last["rollout/info_flag_get_mean"] == last["rollout/info_score_mean"] == 0
+    (judged,) = [record for record in records(run.path) if "eval/steps" in record]
+    assert judged["eval/info_x_max_mean"] > 40
+    assert judged["eval/info_flag_get_mean"] == 0
     film = tmp_path / "film.gif"
     assert main(["record", str(run.path), "--out", str(film), "--episodes", "1"]) == 0
     with Image.open(film) as image:

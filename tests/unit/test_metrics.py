@@ -431,6 +431,29 @@ def test_episode_summary() -> None:
     assert window.summary()["rollout/episodes"] == 4
 
 
+def test_updates_are_averaged_over_the_episodes_that_they_were_made_in() -> None:
+    window = EpisodeWindow(size=2)
+    window.add([0.0], [5])  # before the first update
+    assert not any(key.startswith("window/") for key in window.summary())
+    for loss in (1.0, 3.0):
+        window.add_update({"train/loss": loss, "train/value_mean": 10 * loss, "train/lr": 0.1})
+    window.add([1.0, 2.0], [5, 5])  # both came with the same update
+    window.add_update({"train/loss": 8.0})
+    means = {key: value for key, value in window.summary().items() if key.startswith("window/")}
+    assert means == {"window/loss": 2.0, "window/value_mean": 20.0}, (
+        "8 is of an episode that goes on"
+    )
+    window.add([3.0], [5])
+    assert window.summary()["window/loss"] == 8.0
+    assert "window/value_mean" not in window.summary()
+
+
+def test_a_window_of_before_there_were_means_of_updates_is_read() -> None:
+    window = EpisodeWindow()
+    window.load_state_dict({"total": 1, "episodes": [[1.0, 2, {}]]})
+    assert window.total == 1
+
+
 def test_infinite_returns_do_not_stop_a_run() -> None:
     window = EpisodeWindow()
     window.add([math.inf, -math.inf, 1e308, 1e308], [1, 1, 1, 1])
@@ -457,6 +480,7 @@ episodes = st.lists(
 @given(before=episodes, after=episodes)
 def test_a_resumed_window_goes_on_exactly(before: Any, after: Any) -> None:
     def extend(window: EpisodeWindow, rows: Any) -> None:
+        window.add_update({"train/loss": float(len(rows)) / 3})
         window.add([r[0] for r in rows], [r[1] for r in rows], {"x": [r[2] for r in rows]})
 
     one, other = EpisodeWindow(5), EpisodeWindow(5)

@@ -59,14 +59,15 @@ def plot(runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     return call
 
 
-def picture(path: Path) -> np.ndarray[Any, Any]:
-    """A picture's pixels, once it is known to be one that shows something."""
+def picture(path: Path, sized: tuple[int, int, int] = (1152, 650, 1100)) -> np.ndarray[Any, Any]:
+    """A picture's pixels, once it is known to be one that shows something; ``sized``: its width,
+    its least and its most height."""
     with Image.open(path) as image:
         image.load()
         pixels = np.asarray(image.convert("RGB")).astype(int)
     height, width, _ = pixels.shape
-    assert width == 1152
-    assert 650 <= height <= 1100
+    assert width == sized[0]
+    assert sized[1] <= height <= sized[2]
     assert (pixels[[0, -1]] == 255).all(), "a white margin: nothing is cut off"
     return pixels
 
@@ -118,7 +119,7 @@ def test_two_groups_have_two_colours_and_say_what_differs(plot: Plot, tmp_path: 
 def test_the_numbers_behind_the_curve_are_those_of_the_records(runs: Path) -> None:
     composed = compose([runs / "lr0.01"], Wanted(smooth=1))
     (curve,) = composed.picture.curves
-    assert (composed.num_runs, composed.key, composed.window) == (2, "rollout/return_mean", 1)
+    assert (composed.num_runs, composed.keys, composed.window) == (2, ["rollout/return_mean"], 1)
     points = []
     for seed in (0, 1):
         lines = (runs / "lr0.01" / f"seed-{seed}" / "metrics.jsonl").read_text().splitlines()
@@ -161,6 +162,72 @@ def test_what_is_asked_for_is_drawn(
     assert said in out.read_text()
 
 
+def test_an_overview_has_a_panel_for_each_of_the_usual_metrics(plot: Plot, runs: Path) -> None:
+    run = runs / "lr0.01" / "seed-0"
+    expected = run / "plots" / "overview.png"
+    assert plot(run, "--y", "overview") == (0, f"{expected}\n", "")
+    pixels = picture(expected, (1792, 1000, 1300))
+    rows, columns = pixels.shape[0] // 2, pixels.shape[1] // 2
+    for down in (slice(None, rows), slice(rows, None)):
+        for across in (slice(None, columns), slice(columns, None)):
+            assert share_of(pixels[down, across], BLUE) > 0.001
+    keys = compose([run], Wanted(y="overview")).keys
+    scores = ["rollout/return_mean", "rollout/length_mean"]
+    assert keys == [*scores, "train/policy_loss", "train/value_loss"]
+
+
+def test_several_metrics_are_panels_with_one_legend(plot: Plot, tmp_path: Path) -> None:
+    out = tmp_path / "panels.svg"
+    words = ("lr0.001", "lr0.01", "--y", "return, entropy,return", "--out", out)
+    assert plot(*words) == (0, f"{out}\n", "")
+    text = out.read_text()
+    for said in ("training return (mean of 100 episodes)", "entropy of the policy (nats)"):
+        assert f"<!-- {said} -->" in text
+    for once in ("lr 0.01 (mean of 2 seeds)", "band: lowest to highest seed", "CartPole-v1"):
+        assert text.count(f"<!-- {once} -->") == 1
+
+
+def test_panels_have_one_colour_for_a_run_also_where_another_has_nothing(tmp_path: Path) -> None:
+    for name, values in (("a", {"train/entropy": 1.0}), ("b", {"train/loss": 2.0})):
+        run = tmp_path / name
+        run.mkdir()
+        (run / "config.yaml").write_text(f"env: {{id: CartPole-v1}}\nalgo: {name}\n")
+        lines = [
+            json.dumps({"steps": at, "wall_secs": at, "rollout/return_mean": at, **values})
+            for at in (1, 2, 3)
+        ]
+        (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    composed = compose([tmp_path / "a", tmp_path / "b"], Wanted(y="return,loss,entropy"))
+    labels = [[curve.label for curve in panel.curves] for panel in composed.picture.panels]
+    assert labels == [labels[0]] * 3
+    drawn = [
+        [curve.spread is not None for curve in panel.curves] for panel in composed.picture.panels
+    ]
+    assert drawn == [[True, True], [False, True], [True, False]]
+    assert rendered(composed.picture, "png")
+
+
+def test_the_short_names_of_what_replay_algorithms_tell(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("env: {id: CartPole-v1}\n")
+    told = {
+        "train/loss": 1.0,
+        "window/loss": 2.0,
+        "train/value_mean": 3.0,
+        "window/value_mean": 4.0,
+    }
+    line = json.dumps({"steps": 1, "wall_secs": 1.0, "rollout/return_mean": 5.0} | told)
+    (run / "metrics.jsonl").write_text(line + "\n")
+
+    def keys(asked: str) -> list[str]:
+        return compose([run], Wanted(y=asked)).keys
+
+    assert keys("loss,q") == ["train/loss", "train/value_mean"]
+    assert keys("value_mean,window/loss") == ["train/value_mean", "window/loss"]
+    assert keys("overview") == ["rollout/return_mean", "train/loss", "train/value_mean"]
+
+
 def test_pdf(plot: Plot, tmp_path: Path) -> None:
     assert plot("lr0.001", "--out", tmp_path / "a.pdf")[0] == 0
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
@@ -171,7 +238,7 @@ def test_length_is_drawn_where_it_is_what_counts(runs: Path, tmp_path: Path) -> 
     shutil.copytree(runs / "lr0.001" / "seed-0", run, symlinks=True)
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("score: return", "score: length"))
-    assert compose([run]).key == "rollout/length_mean"
+    assert compose([run]).keys == ["rollout/length_mean"]
 
 
 def test_a_seed_without_metrics_is_left_out_and_said(
@@ -198,6 +265,7 @@ BAD = {
     "lr0.001/seed-9": "did you mean",
     "lr0.001 lr0.01": "where to? give --out",
     "lr0.001 --y retrun": "did you mean 'return'?",
+    "lr0.001 --y return,overveiw": "did you mean 'overview'?",
     "lr0.001 --y nonsense": "(there are: eval/length_mean, eval/length_std, eval/return_mean",
     "lr0.001 --out a.gif": "'.gif'; name a file .png or .svg or .pdf",
     "lr0.001 --out a": "no ending",
@@ -329,7 +397,7 @@ def test_every_metric_of_a_run_has_a_name_for_people(runs: Path) -> None:
     seen = {
         key for run in runs.glob("lr*/seed-*") for record in read_run(run).records for key in record
     }
-    written = re.findall(r"`((?:rollout|eval|time|train|replay|fleet)/[a-z_<>]+)`", pages())
+    written = re.findall(r"`((?:rollout|eval|time|train|window|replay|fleet)/[a-z_<>]+)`", pages())
     keys = {key for key in seen | set(written) if "/" in key} - {"eval/steps", "eval/episodes"}
     assert len(keys) > 40
     for key in keys:

@@ -16,6 +16,8 @@ _LOSSES = {
     "train/approx_kl": "KL",
     "train/clip_fraction": "clipped",
     "train/explained_variance": "explained",
+    "train/value_mean": "value",
+    "train/epsilon": "epsilon",
     "train/grad_norm": "gradient",
 }
 """Numbers of the last update, the most telling first."""
@@ -23,6 +25,8 @@ _LOSSES = {
 
 UNKNOWN: Line = [("-", "label")]
 _GAUGE = 7
+_INFO_RANK = 10
+"""Below all other facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ def sections_of(story: Story, glyphs: Glyphs) -> list[Section]:
         ("training", _training(story)),
         ("evaluation", _evaluation(story, glyphs)),
         ("roles", _roles(story, glyphs)),
+        ("info", _info(story)),
     )
     return [(title, facts) for title, facts in found if facts]
 
@@ -102,6 +107,15 @@ def _roles(story: Story, glyphs: Glyphs) -> list[Fact]:
     elif "fleet/restarts" in story.last:
         facts.append(Fact("restarts", [("0", "value")], 9))
     return facts
+
+
+def _info(story: Story) -> list[Fact]:
+    """What training episodes told at their ends, in means; the first asked for stays longest."""
+    means = (
+        (key, story.value(f"rollout/info_{key}_mean")) for key in story.config.metrics.info_keys
+    )
+    told = [(key.replace("_", " "), mean) for key, mean in means if mean is not None]
+    return [Fact(key, _value(mean), _INFO_RANK + place) for place, (key, mean) in enumerate(told)]
 
 
 def _gauge(share: float, glyphs: Glyphs) -> Line:

@@ -125,7 +125,7 @@ class _Picture:
             return "no episode has ended yet"
         if story.stage is not None:
             return story.stage.text
-        return f"training, first record at {story.first_record_at:,} steps"
+        return f"training, first record {story.first_record_at}"
 
     # ---- the box -----------------------------------------------------------------------------
 

@@ -172,10 +172,12 @@ class Story:
         return max(self.steps, self.ahead[0])
 
     @property
-    def first_record_at(self) -> int:
-        """Steps at which this session writes its first record."""
-        every = self.config.metrics.every_steps
-        return (self.begun_steps // every + 1) * every
+    def first_record_at(self) -> str:
+        """Where this session writes its first record."""
+        wanted = self.config.metrics
+        if wanted.every_episodes is not None:
+            return f"within {wanted.every_episodes:,} episodes"
+        return f"at {(self.begun_steps // wanted.every_steps + 1) * wanted.every_steps:,} steps"
 
     def _recent_rate(self) -> float | None:
         if len(self._recent) < 2:
