@@ -11,6 +11,8 @@ INSTALL = @echo "installing $(1) into $(2); this usually takes a few minutes"; \
 # Extras that `make test` needs, and the ones that `make demo` brings.
 DEMO_EXTRAS := mpi,grpc
 TEST_EXTRAS := dev,mpi,grpc,envpool,minatar,minigrid,mario,export,wandb,mlflow,docs
+# Mario's emulator is compiled when it is installed; so compiled it is a third faster.
+FASTER := CXXFLAGS="-flto -fno-semantic-interposition" LDFLAGS="-flto -fno-semantic-interposition"
 STAMP := $(VENV)/.installed
 DEMO := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 TEST_STAMP := $(VENV)/.installed-test
@@ -94,7 +96,7 @@ $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(TEST_STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(call INSTALL,Rookery with all it is tested with,$(VENV)) -e ".[$(TEST_EXTRAS)]"
+	$(call INSTALL,Rookery with all it is tested with,$(VENV),$(FASTER)) -e ".[$(TEST_EXTRAS)]"
 	@touch $(STAMP) $@
 
 .venv-%/.installed: benchmarks/%.txt
