@@ -332,9 +332,12 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=50.0, help="messages a second")
     parser.add_argument("--secs", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--say-begun", action="store_true", help="print a line before the first")
     given = parser.parse_args()
     hostile = Hostile(given.address, given.token_file.read_text().strip(), given.seed)
     hostile.learn_frames(hostile.register())
+    if given.say_begun:
+        print("begun", flush=True)
     seen: dict[str, int] = {}
     begun, turns = time.monotonic(), 0
     while (passed := time.monotonic() - begun) < given.secs:
