@@ -19,7 +19,7 @@ from rookery.carriers.grpc import HostClient
 from rookery.carriers.wire import Frames, pack
 from rookery.core.hosts import HostStatus
 from rookery.core.spec import ArraySpec
-from tests.engines.test_hosts import REPLAY, SLOW_STEPS, Head, Joined, port, run
+from tests.engines.test_hosts import ASYNC, REPLAY, SLOW_STEPS, Head, Joined, port, run
 from tests.faults import processes as p
 from tests.hostile import SERVICES, HalfOpen, Hostile, half_open
 
@@ -36,9 +36,9 @@ BOUND = 256
 class Served:
     """A head that trains with one well-behaved host."""
 
-    def __init__(self, run: Path, port: int) -> None:
+    def __init__(self, run: Path, port: int, *flags: str) -> None:
         self.head = Head(
-            run, port, *REPLAY, *SLOW_STEPS, "--actors", "1", "--places", "6", "--steps", "1000000",
+            run, port, *flags, *SLOW_STEPS, "--actors", "1", "--places", "6", "--steps", "1000000",
             "--policy.hidden", "[256, 256]", "--hosts.lease_secs", str(LEASE_SECS),
         )  # fmt: skip
         self.run, self.address = run, ("127.0.0.1", port)
@@ -95,8 +95,8 @@ class Served:
 
 
 @pytest.fixture
-def served(run: Path, port: int) -> Iterator[Served]:
-    found = Served(run, port)
+def served(request: pytest.FixtureRequest, run: Path, port: int) -> Iterator[Served]:
+    found = Served(run, port, *getattr(request, "param", REPLAY))
     yield found
     found.end()
 
@@ -198,6 +198,7 @@ def test_half_open_connections_up_to_the_bound_harm_nobody(served: Served) -> No
     late.ends(130)
 
 
+@pytest.mark.parametrize("served", [REPLAY, ASYNC], ids=["replay", "async"], indirect=True)
 def test_what_has_the_right_form_and_means_nothing_harms_nobody_else(served: Served) -> None:
     """A host that sends random numbers where actions, ends and counts should stand."""
     hostile = served.hostile()
