@@ -7,6 +7,8 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+from gymnasium.wrappers import TimeLimit
 
 
 class SleepingEnv(gym.Env[Any, Any]):
@@ -28,6 +30,23 @@ class SleepingEnv(gym.Env[Any, Any]):
         time.sleep(self.step_secs)
         self.count += 1
         return np.full(8, 0.1, np.float32), 1.0, False, self.count >= 200, {}
+
+
+class SleepingCartPole(CartPoleEnv):
+    """Sleeps ``step_secs`` in every step."""
+
+    def __init__(self, step_secs: float) -> None:
+        super().__init__()
+        self.step_secs = step_secs
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.step_secs)
+        return super().step(action)
+
+
+def make_cartpole(step_secs: float = 5e-4) -> gym.Env[Any, Any]:
+    """CartPole-v1 that takes its time: long enough for hosts to join."""
+    return TimeLimit(SleepingCartPole(step_secs), 500)
 
 
 def make_env(step_secs: float = 0.02) -> SleepingEnv:

@@ -63,6 +63,7 @@ CONTROL_BYTES = 1 << 16
 CALLS_A_CONNECTION = 100
 CUT_SECS = 5.0
 """A peer that takes nothing for so long, when an exchange is to end, is cut off."""
+_LOST = "the connection was lost"
 _MOST_SAID = 500
 T = TypeVar("T")
 _STATES: tuple[State, ...] = ("run", "wait", "stop", "over")
@@ -85,6 +86,8 @@ class Limits:
     ping_timeout_secs: float = 5.0
     """and is cut if it does not answer in this time."""
     handshake_secs: float = 10.0
+    idle_secs: float = 10.0
+    """A connection without any call for so long is closed: it may be of someone without a token."""
 
     def options(self) -> list[tuple[str, Any]]:
         """As gRPC calls them, for either side."""
@@ -165,6 +168,7 @@ class HeadServer:
                 ("grpc.max_concurrent_streams", CALLS_A_CONNECTION),
                 ("grpc.max_allowed_incoming_connections", self.limits.connections),
                 ("grpc.server_handshake_timeout_ms", int(self.limits.handshake_secs * 1000)),
+                ("grpc.max_connection_idle_ms", int(self.limits.idle_secs * 1000)),
                 # Hosts may ask as often as they like whether the head lives.
                 ("grpc.http2.min_ping_interval_without_data_ms", 100),
             ],
@@ -330,8 +334,6 @@ class _Served:
                 for number, arrays in unpack(data, specs):
                     pump.accept(number, arrays)
             ending = (grpc.StatusCode.OK, "the host has ended it")
-        except grpc.RpcError:
-            ending = (grpc.StatusCode.CANCELLED, "the connection was lost")
         except Exception as error:
             ending = _status(error)
         if self.status is None:
@@ -360,6 +362,8 @@ def _status(error: Exception) -> tuple[Any, str]:
         return codes.FAILED_PRECONDITION, _said(str(error))
     if isinstance(error, WireError):
         return codes.INVALID_ARGUMENT, _said(str(error))
+    if isinstance(error, grpc.RpcError):  # of the peer, which is gone or has no time left
+        return codes.CANCELLED, _LOST
     _LOG.error("the head failed at a call of a host", exc_info=error)
     return codes.INTERNAL, _said(f"the head failed: {type(error).__name__}: {error}")
 

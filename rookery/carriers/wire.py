@@ -181,7 +181,18 @@ def _array(part: pb.Array, data: memoryview, spec: ArraySpec | None, where: str)
         raise WireError(f"{where} has {len(plain)} bytes, not {num_bytes}")
     if dtype == _BOOL and bytes(plain).translate(None, b"\0\1"):
         raise WireError(f"{where} has bools that are neither 0 nor 1")
-    return np.ndarray(spec.shape, spec.dtype, plain)
+    array = np.ndarray(spec.shape, spec.dtype, plain)
+    if spec.sizes and not _choices(array, spec.sizes):
+        raise WireError(f"{where} has choices beyond {list(spec.sizes[:8])}")
+    if spec.finite and np.count_nonzero(np.isfinite(array)) < array.size:
+        raise WireError(f"{where} has values that are not finite")
+    return array
+
+
+def _choices(array: Array, sizes: tuple[int, ...]) -> bool:
+    """Whether all are from 0 and below ``sizes``."""
+    unsigned = array.reshape(-1, len(sizes)).astype(np.uint64)  # negative ones are large
+    return not np.count_nonzero(unsigned >= np.array(sizes, np.uint64))
 
 
 @lru_cache(4096)

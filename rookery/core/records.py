@@ -127,7 +127,7 @@ def rollout_spec(
         "action": action.with_axes(steps, envs),
         "log_prob": rows(0, _FLOAT),
         "value": rows(1, _FLOAT),
-        "reward": rows(0, _FLOAT),
+        "reward": ArraySpec((steps, envs), _FLOAT, finite=True),
         "terminated": rows(0, _BOOL),
         "truncated": rows(0, _BOOL),
         "mask": rows(0, _BOOL),

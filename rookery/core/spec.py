@@ -8,7 +8,7 @@ shape of data everywhere means that buffers, networks and transports never branc
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,14 +25,21 @@ ACTION_MASK = "action_mask"
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """Shape (without batch axes) and dtype of one array."""
+    """Shape (without batch axes) and dtype of one array, and what its values may be.
+
+    ``sizes``: they are choices, from 0, of so many for each element, or for all. ``finite``: none
+    is infinite or NaN. Who takes arrays of another machine looks, as they are indices and sums
+    later; nobody else does.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    sizes: tuple[int, ...] = ()
+    finite: bool = False
 
     def with_axes(self, *axes: int) -> ArraySpec:
         """The same array behind leading ``axes``, such as ``[T, B]``."""
-        return ArraySpec((*axes, *self.shape), self.dtype)
+        return replace(self, shape=(*axes, *self.shape))
 
     @property
     def num_bytes(self) -> int:
@@ -69,8 +76,8 @@ class LeafSpec:
 
     @property
     def array(self) -> ArraySpec:
-        """Shape and dtype only."""
-        return ArraySpec(self.shape, self.dtype)
+        """Shape, dtype and choices only."""
+        return ArraySpec(self.shape, self.dtype, self.sizes)
 
 
 LeafSpecs = Mapping[str, LeafSpec]

@@ -147,7 +147,7 @@ class Plan:
             num_steps=self.config.algo_config.rollout_steps,
             num_envs=num_envs,
             obs=self.obs,
-            action=ArraySpec(flat, action.dtype),
+            action=ArraySpec(flat, action.dtype, action.sizes),
             state=self.state,
             info_keys=self.info_keys,
         )

@@ -38,7 +38,7 @@ def slot_specs(spec: StepSpec, num_envs: int, episode_width: int) -> dict[str, A
     flag = ArraySpec((), _BOOL)
     leaves |= {
         "action": spec.action,
-        "reward": ArraySpec((), np.dtype(np.float32)),
+        "reward": ArraySpec((), np.dtype(np.float32), finite=True),
         "terminated": flag,
         "truncated": flag,
         "valid": flag,
@@ -72,6 +72,16 @@ class Slot:
             extra=under("extra/", arrays),
             final_extra=self.final_extra,
         )
+
+    def check(self) -> None:
+        """Refuse a header that does not fit the step."""
+        num, saw_last, valued_last = self.header[: VALUED_LAST + 1].tolist()
+        if not 0 <= num <= len(self.anew) or {saw_last, valued_last} - {0, 1}:
+            raise ValueError(f"a header {num}, {saw_last}, {valued_last}")
+        arrays = self.arrays
+        ended = (arrays["terminated"] | arrays["truncated"]) & arrays["valid"]
+        if not saw_last and np.count_nonzero(ended):
+            raise ValueError("an episode ended, but its last observation is missing")
 
     def read(self) -> tuple[Steps, Array]:
         """The step, and ``[E, W]`` what ended episodes told."""
@@ -340,5 +350,6 @@ class StepReceiver:
         slot = rings.slot(actor, int(rings.put[actor]))
         for name, array in frame.items():
             slot.arrays[name][...] = array
+        slot.check()
         rings.put[actor] += 1
         self.sink.end.notify_peers()

@@ -8,6 +8,7 @@ import resource
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +28,13 @@ from rookery.carriers.wire import VERSION, pack
 from rookery.core.errors import UserError
 from rookery.core.hosts import HostStatus, Orders, Refused, Unreachable
 from rookery.core.spec import Arrays, ArraySpec
+from tests.hostile import EXCHANGE, SERVICES, HalfOpen, Hostile, half_open, message
 from tests.linked import ASSIGNMENT, REGISTRATION, SECS, TOKEN, Head, Office, cable, eventually
 from tests.unit.test_pump import Numbers
 from tests.unit.test_tls import DNS, make_files
-from tests.unit.test_wire import message, mutated
 
 CODES = grpc.StatusCode
-CONTROL, EXCHANGE = "/rookery.wire.Control", "/rookery.wire.Exchange/Exchange"
+CONTROL = "/rookery.wire.Control"
 METADATA = (("authorization", f"Bearer {TOKEN}"),)
 STATUS = HostStatus(actors_alive=3, restarts=1, message="acting", error="")
 QUICK = Limits(ping_secs=0.3, ping_timeout_secs=0.3)
@@ -503,6 +504,65 @@ def test_connections_that_say_nothing_are_closed() -> None:
         lives(head)
 
 
+HALVES = tuple(half_open(TOKEN))
+IMPATIENT = replace(QUICK, handshake_secs=0.3, idle_secs=0.5)
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_a_peer_that_falls_silent_is_cut_off(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Wherever it stopped."""
+    with Head(limits=IMPATIENT) as head:
+        head.office.pumps["s1"] = lambda: pump_of(Numbers())
+        half = HalfOpen(("127.0.0.1", head.server.port), half_open(TOKEN)[kind])
+        assert half.closed.wait(SECS), kind
+        half.close()
+        eventually(lambda: not head.server._served)
+        lives(head)
+    assert "failed" not in caplog.text, "nothing of the head's has"
+
+
+def test_a_peer_that_only_answers_whether_it_lives_is_cut_off() -> None:
+    """It needs no token, and would hold a connection for ever."""
+    with Head(limits=IMPATIENT) as head:
+        sent = half_open(TOKEN)["settings"]
+        half = HalfOpen(("127.0.0.1", head.server.port), sent, answers=True)
+        assert half.closed.wait(SECS)
+        half.close()
+        head.office.pumps["s1"] = lambda: pump_of(Numbers())
+        exchange = head.client().exchange("s1", pump_of(Numbers()))
+        time.sleep(2.0)
+        assert not exchange.broken.is_set(), "who exchanges frames is not idle, though it is silent"
+        exchange.close(SECS)
+
+
+def test_as_many_half_open_connections_as_there_may_be_harm_nobody() -> None:
+    limits = replace(IMPATIENT, connections=32, ping_secs=2.0, ping_timeout_secs=2.0)
+    with Head(limits=limits) as head:
+        here, there = Numbers(), Numbers()
+        head.office.pumps["s1"] = lambda: pump_of(here)
+        pump = pump_of(there)
+        client = head.client()
+        exchange = client.exchange("s1", pump)
+        kinds = list(half_open(TOKEN).values())
+        before = resident_bytes()
+        for turn in range(5):
+            address = ("127.0.0.1", head.server.port)
+            silent = [
+                HalfOpen(address, kinds[n % len(kinds)], answers=n % 3 == 0) for n in range(64)
+            ]
+            there.pending.append(turn)
+            eventually(lambda: answers(client))
+            assert not exchange.broken.is_set(), "who is there is served"
+            for half in silent:
+                assert half.closed.wait(SECS)
+                half.close()
+        eventually(lambda: answers(head.client(timeout_secs=1.0)))
+        exchange.close(SECS)
+        assert here.told == list(range(5))
+        assert exchange.error is None
+        assert resident_bytes() - before < 32 << 20
+
+
 # ---- links that break ----------------------------------------------------------------------------
 
 
@@ -569,58 +629,60 @@ def test_a_head_that_says_nothing_is_not_waited_for() -> None:
 # ---- whatever comes ------------------------------------------------------------------------------
 
 
-def fuzz(head: Head, num: int, seed: int) -> dict[Any, int]:
-    """Mutated messages to every service; how often they ended with which status."""
-    rng = np.random.default_rng(seed)
+def fuzz(head: Head, service: str, num: int, seed: int) -> Counter[Any]:
+    """Messages that are wrong to one service; how often they ended with which status."""
     head.office.pumps["s1"] = lambda: pump_of(Numbers(), Numbers())
-    register = {"rookery_version": rookery.__version__, "host": "node-b", "num_actors": 3}
-    control = {
-        "Register": pb.RegisterRequest(version=VERSION, **register),
-        "Heartbeat": pb.HeartbeatRequest(version=VERSION, session="s1", message="acting"),
-        "Leave": pb.LeaveRequest(version=VERSION, session="s1", reason="bye"),
-    }
-    good = pack([(number % 2, {"n": np.array(number)}) for number in range(20)])
-    seen: dict[Any, int] = {}
-    with raw(head, **{"grpc.max_send_message_length": -1}) as channel:
+    hostile = Hostile(head.address, TOKEN, seed)
+    hostile.sessions = ["s1", "s1", "s1", "one-that-was-left"]
+    hostile.frames = [(number % 2, {"n": np.array(number)}) for number in range(20)]
+    seen: Counter[Any] = Counter()
+    with contextlib.closing(hostile):
         for _ in range(num):
-            name = ("Register", "Heartbeat", "Leave", "")[int(rng.integers(4))]
-            try:
-                if name:
-                    call(channel, name, mutated(rng, control[name].SerializeToString()))
-                else:
-                    messages = [good, mutated(rng, good), good]
-                    list(open_exchange(channel, "s1", iter(messages), timeout=SECS))
-                code = CODES.OK
-            except grpc.RpcError as error:
-                code = error.code()  # type: ignore[attr-defined]
-            seen[code] = seen.get(code, 0) + 1
-            if not name:
+            seen[hostile.turn(service)] += 1
+            if service == "Exchange":
                 eventually(lambda: not head.server._served)
     return seen
 
 
-def unharmed(head: Head, num: int) -> None:
-    """``num`` mutated messages: each ends with a status, the head lives and does not grow."""
-    fuzz(head, min(num // 4, 2000), 0)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seen = fuzz(head, num, 1)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+def unharmed(head: Head, service: str, num: int) -> None:
+    """``num`` such messages: each ends with a status, the head lives and does not grow."""
+    fuzz(head, service, min(num // 4, 2000), 0)
+    forget(head)
+    before = resident_bytes()
+    seen = fuzz(head, service, num, 1)
+    forget(head)
+    grown = resident_bytes() - before
     expected = {CODES.OK, CODES.INVALID_ARGUMENT, CODES.FAILED_PRECONDITION, CODES.ABORTED}
     assert set(seen) <= expected | {CODES.RESOURCE_EXHAUSTED}, seen
     assert seen[CODES.INVALID_ARGUMENT] > num / 10
-    assert grown < 64 * 1024, f"{grown} KiB more"
+    assert seen[CODES.FAILED_PRECONDITION] > num / 100, "other versions"
+    assert grown < 32 << 20, f"{grown} bytes more"
     assert head.server.refusals.total == 0
     lives(head)
 
 
+def forget(head: Head) -> None:
+    """What this desk, and no other, writes down."""
+    for written in (head.office.registered, head.office.statuses, head.office.gone):
+        written.clear()  # type: ignore[attr-defined]
+    head.office.left.clear()
+    gc.collect()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 @pytest.mark.slow
-def test_mutated_messages_end_with_a_status(head: Head) -> None:
-    unharmed(head, 5000)
+@pytest.mark.parametrize("service", SERVICES)
+def test_messages_that_are_wrong_end_with_a_status(head: Head, service: str) -> None:
+    unharmed(head, service, 5000)
 
 
 @pytest.mark.long
-def test_very_many_mutated_messages_end_with_a_status(head: Head) -> None:
-    unharmed(head, 100_000)
+@pytest.mark.parametrize("service", SERVICES)
+def test_very_many_messages_that_are_wrong_end_with_a_status(head: Head, service: str) -> None:
+    unharmed(head, service, 100_000)
 
 
 def test_bytes_that_are_no_call_harm_nobody(head: Head) -> None:

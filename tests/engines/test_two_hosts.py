@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from rookery.runs.metrics import read_metrics
 from tests.docs.pages import ROOT
 from tests.faults import processes as p
+from tests.faults.counted import accounted
 from tests.namespaces import Network, network
 
 pytestmark = pytest.mark.slow
@@ -43,12 +46,24 @@ def hosts() -> Iterator[Network]:
         yield found
 
 
+CUT_SECS = 60.0
+LEASE_SECS = 4
+COUNTED = (
+    "--algo", "dqn", "--formation", "replay", "--envs", "4", "--actors", "1", "--places", "2",
+    "--dqn.batch_size", "16", "--dqn.learning_starts", "100", "--dqn.steps_per_update", "16",
+    "--dqn.capacity_steps", "200000", "--policy.hidden", "[16]", "--eval.episodes", "0",
+    "--stop-at", "none", "--log-every", "200", "--save-every", "1000000", "--steps", "1000000",
+    "--hosts.lease_secs", str(LEASE_SECS), "--plain",
+)  # fmt: skip
+
+
 def start(hosts: Network, where: int, words: list[str], directory: Path) -> subprocess.Popen[str]:
     """``rookery`` on a host, as a user there types it."""
     assert words[0] == "rookery"
     command = hosts.command(sys.executable, "-m", *words, host=where)
     log = (directory / f"{hosts.names[where]}.log").open("w")
-    return subprocess.Popen(command, cwd=directory, stderr=log, text=True)
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=directory, stderr=log, text=True, env=env)
 
 
 def until(condition: Callable[[], Any], log: Path) -> Any:
@@ -70,7 +85,8 @@ def test_the_walk_through_of_the_page_and_a_cut_cable(hosts: Network, tmp_path: 
     node = start(hosts, 1, [*shlex.split(line)[:-2], *count], tmp_path)
     until(lambda: f"host {hosts.names[1]} joined with {count[1]} actors" in said.read_text(), said)
     run = tmp_path / "runs" / "first"
-    until(lambda: read_metrics(run / "metrics.jsonl") if run.exists() else [], said)
+    metrics = run / "metrics.jsonl"
+    until(lambda: read_metrics(metrics) if metrics.exists() else [], said)
     titles = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     token = (run / "token").read_text().strip()
     assert token not in titles.stdout, "a token is no secret in a process title"
@@ -79,10 +95,49 @@ def test_the_walk_through_of_the_page_and_a_cut_cable(hosts: Network, tmp_path: 
     until(lambda: "waiting to join again" in node_said.read_text(), node_said)
     hosts.mend()
     until(lambda: said.read_text().count(f"host {hosts.names[1]} joined") == 2, said)
-    before = read_metrics(run / "metrics.jsonl")[-1]["steps"]
-    until(lambda: read_metrics(run / "metrics.jsonl")[-1]["steps"] > before + 5000, said)
+    before = read_metrics(metrics)[-1]["steps"]
+    until(lambda: read_metrics(metrics)[-1]["steps"] > before + 5000, said)
     for process in (node, head):
         process.send_signal(signal.SIGINT)
         assert process.wait(p.PATIENCE_SECS) == 130, (said.read_text(), node_said.read_text())
-    assert read_metrics(run / "metrics.jsonl")[-1]["steps"] > before
+    assert read_metrics(metrics)[-1]["steps"] > before
     assert (run / "tls-key.pem").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.long
+def test_a_cable_that_is_cut_for_a_minute_costs_what_was_in_flight(
+    hosts: Network, tmp_path: Path
+) -> None:
+    """The lease runs out, others go on, and the host comes back by itself."""
+    said, node_said = (tmp_path / f"{name}.log" for name in hosts.names)
+    run, counts = tmp_path / "run", tmp_path / "counts"
+    metrics = run / "metrics.jsonl"
+    counts.mkdir()
+    words = ["rookery", "train", "tests.faults.counted:make_env", *COUNTED, "--run", str(run)]
+    words += ["--env.kwargs", f"{{counts: {counts}, step_secs: 0.004}}"]
+    head = start(hosts, 0, [*words, "--listen", f"{hosts.addresses[0]}:5500"], tmp_path)
+    line = until(lambda: re.search(r"others join by: (.*) --actors", said.read_text()), said)[1]
+    node = start(hosts, 1, [*shlex.split(line), "--actors", "2"], tmp_path)
+
+    def acting() -> bool:
+        records = read_metrics(metrics) if metrics.exists() else []
+        return bool(records and records[-1].get("fleet/joined_actors") == 2)
+
+    until(acting, said)
+    for turn in (1, 2):
+        hosts.cut(1)
+        begun, before = time.monotonic(), read_metrics(metrics)[-1]["steps"]
+        until(lambda: said.read_text().count("left with 2 actors (1 to 2): ") == turn, said)  # noqa: B023
+        time.sleep(max(begun + CUT_SECS - time.monotonic(), 0.0))
+        assert read_metrics(metrics)[-1]["steps"] > before + 500, "others go on"
+        assert node.poll() is None, node_said.read_text()
+        hosts.mend(1)
+        joined = f"host {hosts.names[1]} joined with 2 actors"
+        until(lambda: said.read_text().count(joined) == turn + 1, said)  # noqa: B023
+        until(acting, said)
+    assert f"nothing was heard of it for {LEASE_SECS} s" in said.read_text()
+    for process in (head, node):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(p.PATIENCE_SECS) == 130, (said.read_text(), node_said.read_text())
+    accounts = accounted(run, counts, at_least=5000)
+    assert accounts.lives == 4 + 3 * 8, "the host began anew twice, with other episodes"

@@ -80,6 +80,7 @@ def play_steps(hosts: Hosts, settle: Settle, rng: np.random.Generator) -> Iterat
             steps = sink.reserve()
             ended, valued = (bool(flag) for flag in rng.random(2) < 0.3)
             fill(rng, sink.slot.arrays)
+            steps.valid &= ended | ~(steps.terminated | steps.truncated)
             episodes = rng.normal(size=(int(rng.integers(0, ENVS)), WIDTH))
             anew = rng.random(ENVS) < 0.1
             sink.put(steps, episodes, ended=ended, valued=valued, anew=anew)

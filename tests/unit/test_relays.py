@@ -735,6 +735,25 @@ def test_steps_of_a_newcomer_follow_those_that_were_there(used: bool) -> None:
     assert source.head() is None
 
 
+@pytest.mark.parametrize("header", [[-1, 0, 0], [99, 0, 0], [0, 2, 0], [0, 0, -1], [0, 0, 0]])
+def test_a_step_whose_header_does_not_fit_is_refused(header: list[int]) -> None:
+    """Replay would fail at it, and with it the run."""
+    hosts = Hosts(steps_port(), remote=[0], clients=1)
+    (source,), wire = hosts.servers, hosts.wires[0]
+    source.grant_all()
+    hosts.settle()
+    put_step(hosts.clients[0][0], 1)
+    frame = wire.pairs[0][0].next()
+    assert frame is not None
+    wrong = frame | {"header": np.array([*header, 0, 0, 0, 0, 0])}
+    wrong["terminated"] = np.ones_like(frame["terminated"])
+    with pytest.raises(ValueError, match=r"a header|last observation is missing"):
+        wire.pairs[0][1].accept(wrong)
+    assert source.rings.waiting(0) == 0
+    wire.pairs[0][1].accept(wrong | {"header": frame["header"], "valid": frame["valid"] & False})
+    assert source.rings.waiting(0) == 1, "what is not valid may say anything"
+
+
 def test_a_step_beyond_what_was_granted_is_refused() -> None:
     hosts = Hosts(steps_port(), remote=[0], clients=1)
     (source,), wire = hosts.servers, hosts.wires[0]

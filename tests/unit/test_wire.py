@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from rookery.carriers import wire
 from rookery.carriers import wire_pb2 as pb
 from rookery.carriers.wire import VERSION, OtherVersionError, WireError, pack, packets, unpack
 from rookery.core.spec import Array, Arrays, ArraySpec
+from tests.hostile import message, mutated, spoiled
 
 FLOAT, INT, BYTE, BOOL = (np.dtype(name) for name in ("f4", "i8", "u1", "?"))
 SPECS = {
@@ -129,12 +128,6 @@ def test_the_largest_message_follows_from_the_specs() -> None:
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def message(packet: pb.Packet, *bodies: bytes) -> bytes:
-    """As it is sent."""
-    head = packet.SerializeToString()
-    return struct.pack("<I", len(head)) + head + b"".join(bodies)
-
-
 def described(**changes: Any) -> tuple[pb.Packet, bytes]:
     """A frame with one array of relay 0, with something else about it, and its bytes."""
     number = changes.pop("relay", 0)
@@ -237,36 +230,39 @@ def test_bools_are_bools() -> None:
     assert found["ended"].tolist() == [False, True, False, True]
 
 
+@pytest.mark.parametrize(
+    ("spec", "good", "bad"),
+    [
+        (ArraySpec((3,), INT, sizes=(4,)), [0, 3, 1], [0, 4, 1]),
+        (ArraySpec((3,), INT, sizes=(4,)), [0, 3, 1], [0, -1, 1]),
+        (ArraySpec((2, 2), INT, sizes=(2, 5)), [[1, 4], [0, 0]], [[2, 4], [0, 0]]),
+        (ArraySpec((2,), np.dtype("i1"), sizes=(128,)), [0, 127], [0, -128]),
+        (ArraySpec((2,), FLOAT, finite=True), [0.0, 1e38], [0.0, np.nan]),
+        (ArraySpec((2,), FLOAT, finite=True), [0.0, 1e38], [-np.inf, 0.0]),
+    ],
+)
+def test_values_are_choices_and_numbers_where_they_must_be(
+    spec: ArraySpec, good: list[Any], bad: list[Any]
+) -> None:
+    """A learner would look for what is not there, or learn NaN."""
+    ((_, found),) = unpack(pack([(0, {"x": np.array(good, spec.dtype)})]), {0: {"x": spec}})
+    assert found["x"].tolist() == np.array(good, spec.dtype).tolist()
+    with pytest.raises(WireError, match=r"'x' of relay 0 has (choices beyond|values that are not)"):
+        unpack(pack([(0, {"x": np.array(bad, spec.dtype)})]), {0: {"x": spec}})
+
+
 def test_nothing_is_compressed_where_there_is_nothing() -> None:
     with pytest.raises(WireError, match="codec 1"):
         unpack(packed(relay=7, name="none", shape=[0, 3], codec=1, data=b"\0" * 8), SPECS)
 
 
-def mutated(rng: np.random.Generator, data: bytes) -> bytes:
-    """Some bytes of ``data`` changed, cut, repeated or replaced."""
-    array = np.frombuffer(data, np.uint8).copy()
-    start, stop = sorted(rng.integers(0, len(array) + 1, 2).tolist())
-    changes: list[Callable[[], Array]] = [
-        lambda: array[:start],
-        lambda: array[start:],
-        lambda: np.concatenate([array[:start], array[stop:]]),
-        lambda: np.concatenate([array[:stop], array[start:]]),
-        lambda: rng.integers(0, 256, start % 400, np.uint8),
-    ]
-    kind = int(rng.integers(len(changes) + 4))
-    if kind < len(changes):
-        return bytes(changes[kind]())
-    where = rng.integers(0, min(len(array), 200), int(rng.integers(1, 5)))  # mostly names and sizes
-    array[where] = rng.integers(0, 256, len(where))
-    return bytes(array)
-
-
 def fuzz(num: int) -> None:
     rng = np.random.default_rng(num)
     seeds = [pack([frame_of(0), frame_of(7)]), pack([frame_of(0, 3)]), packed(), pack([])]
+    frames = [frame_of(0), frame_of(7)]
     taken = 0
     for turn in range(num):
-        data = mutated(rng, seeds[turn % len(seeds)])
+        data = mutated(rng, seeds[turn % len(seeds)]) if turn % 2 else spoiled(rng, frames)
         try:
             found = unpack(data, SPECS)
         except WireError:
