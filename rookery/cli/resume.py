@@ -20,7 +20,7 @@ FLAGS = {
     "threads": "true|false: under engine inline, each actor in a thread of its own",
     "actors": "N: how many act, and share the environments of the run",
     "workers": "N: the same, in formations allreduce and hogwild",
-    "learners": "N: number of learners (formation replay)",
+    "learners": "N: number of learners (formations replay and central)",
     "listen": "HOST:PORT: let hosts join there (a run that had one keeps it)",
     "places": "N: room for so many of their actors",
     "token_file": "FILE: with the token that they must have",

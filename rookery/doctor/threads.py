@@ -53,7 +53,7 @@ def _roles(wanted: Wanted, cores: int) -> Finding:
             return warning("threads", text, role.fewer(block, cores), **data)
     if total <= cores:
         return ok("threads", text, **data)
-    if acting == "actor" and not formation.off_policy:
+    if acting == "actor" and not (config.behind or config).formation_config.off_policy:
         return note("threads", f"{text}; actors and learner take turns, so they fit", "", **data)
     busy = sum(roles[node.name].total for node in wanted.nodes if node.busy)
     how = "they share the cores" if busy > cores else "not all work all the time, so they fit"

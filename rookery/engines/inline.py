@@ -85,7 +85,11 @@ class _Crew:
             for node in self.program.nodes
         }
         self.wired = Wired(self.program, allocate(layouts(self.program)), self.wakeups)
+        self._lost_track = False
+        """Whether one that follows episodes could not go on where they are."""
         members = [self._build(place) for place in self._places()]
+        if self._lost_track:
+            members = [self._begun_anew(each) if each.node.has_envs else each for each in members]
         owner = self.program.owner.name
         self.owner = next(member for member in members if member.node.name == owner)
         self.others = [member for member in members if member is not self.owner]
@@ -111,15 +115,21 @@ class _Crew:
         saved = resume.parts.get(episodes_part(replica, node.episodes_of))
         if saved is None:
             _LOG.warning("%s begins new episodes: the checkpoint has no state for it", who)
+            self._lost_track |= node.follows_episodes
             return self._member(name, replica, exact=False)
         member = self._member(name, replica, exact=True)
         try:
             member.role.load_episodes(saved)
         except UserError as error:
             _LOG.warning("%s begins new episodes: %s", who, error)
-            member.role.close()  # with its seeds it would play the run's first episodes again
-            return self._member(name, replica, exact=False)
+            self._lost_track |= node.follows_episodes
+            return self._begun_anew(member)
         return member
+
+    def _begun_anew(self, member: Member) -> Member:
+        """The same in new episodes; with its seeds it would play the run's first again."""
+        member.role.close()
+        return self._member(member.node.name, member.replica, exact=False)
 
     def _member(self, name: str, replica: int, *, exact: bool) -> Member:
         job = self.job
@@ -149,11 +159,14 @@ class _Crew:
         """Where those are in their episodes that act, if they take turns."""
         if self.job.plan.concurrent:
             return {}
+        playing = [each for each in (*self.others, self.owner) if each.node.in_episodes]
         saved = {
-            episodes_part(member.replica, member.node.episodes_of): member.role.save_episodes()
-            for member in (*self.others, self.owner)
-            if member.node.in_episodes
+            episodes_part(each.replica, each.node.episodes_of): each.role.save_episodes()
+            for each in playing
         }
+        followers = [each for each in playing if each.node.follows_episodes]
+        if any(saved[episodes_part(f.replica, f.node.episodes_of)] is None for f in followers):
+            return {}  # whose episodes they are is known to neither alone
         return {name: state for name, state in saved.items() if state is not None}
 
     # ---- threads ---------------------------------------------------------------------------------

@@ -121,16 +121,16 @@ def run_members(
         worked = False
         for member in members:
             worked |= _turn(member, members, owner)
-            while acting and member.role.midway():
-                turns = [_turn(each, members, owner) for each in (*acting, member)]
-                if not any(turns):
-                    break
+            if acting and member.role.midway():
+                worked |= _finish_turn(member, acting, members, stopping, owner)
         if worked:
             starvation.over()
         elif sleeps:
             members[0].role.wait(POLL_SECS)
             if owner is not None:
-                starvation.warn(owner.program.acting.name, owner.role.missing())
+                acting_node = owner.program.acting
+                missing = {part // acting_node.num_parts for part in owner.role.missing()}
+                starvation.warn(acting_node.name, sorted(missing))
         else:
             raise RuntimeError("no role can go on: the program is not wired as a cycle")
 
@@ -159,6 +159,31 @@ def _turn(member: Member, members: Sequence[Member], owner: SessionOwner | None)
     if member.node.metrics and member.vitals.due():
         member.tell()
     return True
+
+
+def _finish_turn(
+    member: Member,
+    acting: Sequence[Member],
+    members: Sequence[Member],
+    stopping: Stopping,
+    owner: SessionOwner | None,
+) -> bool:
+    """Let those that act and ``member`` end what it has begun; whether anybody did anything.
+
+    When the run is over, what takes long is left half made.
+    """
+    begun, worked = time.monotonic(), False
+    while member.role.midway():
+        turns = [_turn(each, members, owner) for each in (*acting, member)]
+        worked |= any(turns)
+        slow = time.monotonic() - begun > POLL_SECS
+        if not any(turns) or (slow and _is_over(stopping, owner)):
+            break
+    return worked
+
+
+def _is_over(stopping: Stopping, owner: SessionOwner | None) -> bool:
+    return not owner.go_on() if owner is not None else stopping() is not None
 
 
 class Starvation:

@@ -34,6 +34,7 @@ class CentralConfig(FormationConfig):
     """Actors only step environments; inference chooses the actions of all that wait, in batches."""
 
     experience: ClassVar[str] = "any"
+    divides: ClassVar[bool] = True
 
     num_inference: int = 1
     """Inference processes, each for an equal part of the actors."""
@@ -131,7 +132,8 @@ class Central:
                 f"formation.num_inference: {replicas} cannot have equal parts of {plan.num_actors} "
                 f"actors (--actors); have a multiple of {replicas}, or one inference"
             )
-        plan.device(formation.inference_device)  # refused if it is not there
+        if formation.inference_device is not None:  # refused if it is not there
+            plan.device(formation.inference_device, "formation.inference_device:")
         lanes = behind.num_actors // replicas
         before = next(node for node in nodes if node.has_envs)
         actor = Node(
@@ -139,9 +141,15 @@ class Central:
             build=partial(build_thin_actor, num_parts=num_parts),
             replicas=plan.num_actors,
             has_envs=True,
+            num_parts=num_parts,
             about=f"no network, {num_parts} parts" if num_parts > 1 else "no network",
         )
         most = formation.max_batch_envs or plan.envs_each * plan.num_actors // replicas
+        if most < behind.envs_each:
+            raise UserError(
+                f"formation.max_batch_envs: {most} is less than the {behind.envs_each} that an "
+                f"actor asks for at once; give {behind.envs_each} or more"
+            )
         inference = Node(
             name="inference",
             build=partial(

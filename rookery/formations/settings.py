@@ -37,6 +37,8 @@ class FormationConfig:
     """Whether optimizer.average_updates works here."""
     joined: ClassVar[Joined] = "none"
     """Whom other hosts bring: more actors than the run has, some of those it has, or none."""
+    divides: ClassVar[bool] = False
+    """Whether those that act divide their environments themselves, and are no ranks."""
 
     num_actors: int = 1
     """How many act, each with its share of env.num_envs; each is a process under the local engine.

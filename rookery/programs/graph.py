@@ -57,6 +57,8 @@ class Node:
     """Whether it computes all the time: more threads than cores bring nothing."""
     has_envs: bool = False
     """Whether it steps environments: user code, which may fail and hang."""
+    num_parts: int = 1
+    """In how many parts each replica has its environments, which are told apart elsewhere."""
     follows_episodes: bool = False
     """Whether, without environments of its own, it remembers where the episodes of others are."""
     keeps_session: bool = False

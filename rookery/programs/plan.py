@@ -119,9 +119,9 @@ class Plan:
         """Leaves of an observation."""
         return {name: leaf.array for name, leaf in self.signature.obs.items()}
 
-    def device(self, name: str | None = None) -> torch.device:
-        """The configured device, or the one called ``name``, if it is there."""
-        return torch_device(name or self.config.device)
+    def device(self, name: str | None = None, setting: str = "--device") -> torch.device:
+        """The configured device, or the one that ``setting`` names, if it is there."""
+        return torch_device(name or self.config.device, setting)
 
     def policy(self, device: torch.device | None = None) -> Any:
         """A network with the run's starting weights: the same in every process."""
@@ -176,14 +176,14 @@ def probe(env: EnvConfig, seed: int = 0) -> Signature:
         envs.close()
 
 
-def torch_device(name: str) -> torch.device:
-    """The device called ``name``, if it is there."""
+def torch_device(name: str, setting: str = "--device") -> torch.device:
+    """The device that ``setting`` names, if it is there."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"--device {name}: {reason}; use --device cpu") from error
+        raise UserError(f"{setting} {name}: {reason}; use {setting.rstrip(':')} cpu") from error
     return device
 
 

@@ -210,6 +210,7 @@ def build_explorer(place: Place, algo: DQNConfig) -> Explorer:
         algo,
         plan,
         place.replica,
+        name=f"actor-{place.replica}",
         envs=_envs(place, 0, plan.envs_each),
         policy=plan.policy(),
         sink=ports.use("steps"),
@@ -328,7 +329,8 @@ def build_inference(
         actor, part = divmod(lane, num_parts)
         seat = requests.seat(actor, part, plan.signature)
         rng = draws(actor, part, 1)
-        served.append(Served(_served_lane(place, algo, behind, lane, seat, weights, rng), seat))
+        made = _served_lane(place, algo, behind, first + actor, lane, seat, weights, rng)
+        served.append(Served(made, seat))
     return Inference(
         served,
         weights,
@@ -349,12 +351,13 @@ def _served_lane(
     place: Place,
     algo: DQNConfig | None,
     behind: Plan,
+    actor: int,
     lane: int,
     seat: Seat,
     weights: PolicyReplica,
     rng: np.random.Generator,
 ) -> ExploringLane | RolloutLane:
-    """Lane ``lane`` of this replica."""
+    """Lane ``lane`` of this replica, which is some environments of ``actor``."""
     ports, policy = place.ports, weights.policy
     if algo is None:
         assert isinstance(policy, ActorCritic)
@@ -365,6 +368,7 @@ def _served_lane(
         algo,
         behind,
         place.replica * len(ports.use("steps")) + lane,
+        name=f"actor-{actor}",
         envs=seat,
         policy=policy,
         sink=ports.use("steps")[lane],

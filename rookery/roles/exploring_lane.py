@@ -46,6 +46,7 @@ class ExploringLane(Lane):
     def __init__(
         self,
         *,
+        name: str,
         config: DQNConfig,
         envs: VectorEnv,
         policy: QNetwork,
@@ -57,10 +58,10 @@ class ExploringLane(Lane):
         heartbeat: Heartbeat | None = None,
         carried_over: ActorStateCell | None = None,
     ) -> None:
-        """``carried_over`` has what the actor before knew, and is told, when episodes have ended,
-        what the next one here should know."""
+        """``name`` is the actor's; ``carried_over`` has what the one before it knew, and is told,
+        when episodes have ended, what the next one should know."""
         super().__init__(envs, policy, policy.device, heartbeat or Heartbeat())
-        self.config, self.sink = config, sink
+        self.name, self.config, self.sink = name, config, sink
         self.streams, self.num_streams = streams, num_streams
         self.info_keys = info_keys
         self._begin_anew(rng)
@@ -106,20 +107,15 @@ class ExploringLane(Lane):
         left = self._carried_over.load() if self._carried_over is not None else None
         if left is None:
             return
-        actor = int(self.streams[0]) // len(self.streams)
         try:
             for name, mine in self.curiosity.carried_over().items():
                 if name not in left or left[name].shape != mine.shape:
                     raise UserError("it had other settings of exploring, or other environments")
             self.curiosity.take_over(left)
         except UserError as error:
-            _LOG.warning(
-                "actor-%d knows nothing of what the one before it learned: %s", actor, error
-            )
+            _LOG.warning("%s knows nothing of what the one before it learned: %s", self.name, error)
         else:
-            _LOG.info(
-                "actor-%d goes on with what the one before it knew of arms and novelty", actor
-            )
+            _LOG.info("%s goes on with what the one before it knew of arms and novelty", self.name)
 
     # ---- a step ----------------------------------------------------------------------------------
 

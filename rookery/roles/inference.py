@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rookery.core.errors import UserError
 from rookery.core.heartbeat import Heartbeat
 from rookery.core.ports import BaseRole
 from rookery.core.spec import Array
@@ -109,6 +110,8 @@ class Served:
     """Whether the actor has its actions, or nothing was seen yet."""
     begun: bool = False
     """Whether something was seen of this actor."""
+    turn: int = 0
+    """The batch that it was in last."""
     restored: bool = False
     """Whether the lane goes on where a checkpoint had it."""
 
@@ -133,6 +136,8 @@ class Inference(BaseRole):
         self.served, self.weights, self.requests, self.stream = served, weights, requests, stream
         self.max_batch_envs, self.keeps_weights, self.life = max_batch_envs, keeps_weights, life
         self.heartbeat = heartbeat or Heartbeat()
+        self._turn = 0
+        self._resumes = False
         self._latency_ns: deque[int] = deque(maxlen=RECENT)
         self._answered_ns: deque[int] = deque(maxlen=RECENT)
         self._batches: deque[int] = deque(maxlen=RECENT)
@@ -157,6 +162,7 @@ class Inference(BaseRole):
         """Welcome, choose for all that wait, and write down what was done meanwhile."""
         for actor in self.requests.newcomers():
             self._welcome(actor)
+        self._resumes = any(each.restored for each in self.served)
         with torch.inference_mode():
             if served := self._choosing():
                 self._choose(served)
@@ -165,8 +171,9 @@ class Inference(BaseRole):
                     self._receive(each)
 
     def midway(self) -> bool:
-        """Whether a lane has begun what it puts only when its actor has stepped."""
-        return any(each.lane.midway() for each in self.served)
+        """Whether a lane has begun what it puts only when its actor has stepped; or lanes go on
+        where a checkpoint had them, and have not had the turn that comes before anybody learns."""
+        return self._resumes or any(each.lane.midway() for each in self.served)
 
     def _welcome(self, actor: int) -> None:
         greeting = self.requests.greeting(actor)
@@ -192,7 +199,7 @@ class Inference(BaseRole):
     # ---- a batch ---------------------------------------------------------------------------------
 
     def _choosing(self) -> list[Served]:
-        """Whom to choose for now, who asked first before others; as many as make one batch."""
+        """Whom to choose for now: all that wait, or in turn as many as make one batch."""
         waiting = [
             each
             for each in self.served
@@ -204,12 +211,12 @@ class Inference(BaseRole):
             return []
         if self.max_batch_envs is None:
             return waiting
-        waiting.sort(key=lambda each: each.seat.since_ns)
+        waiting.sort(key=lambda each: each.turn)
         return waiting[: max(self.max_batch_envs // waiting[0].seat.num_envs, 1)]
 
     def _choose(self, served: Sequence[Served]) -> None:
         """One batch: ask for all, tell each its rows."""
-        self.requests.version = self.weights.version
+        self.requests.version, self._turn = self.weights.version, self._turn + 1
         for each in served:
             each.lane.take_over()
         asked_ns = [each.seat.since_ns for each in served]  # who has its answer may ask again
@@ -220,7 +227,7 @@ class Inference(BaseRole):
         for each in served:
             rows = slice(row, row + each.seat.num_envs)
             mine = {name: leaf[rows] for name, leaf in state.items()}
-            each.stepping = True
+            each.stepping, each.turn = True, self._turn
             each.lane.act(tuple(leaf[rows] for leaf in out), mine)
             row = rows.stop
         moment = time.monotonic_ns()
@@ -247,25 +254,32 @@ class Inference(BaseRole):
     # ---- to go on later --------------------------------------------------------------------------
 
     def save_episodes(self) -> State | None:
-        """Where all lanes are, or None if some have not begun."""
+        """Where all lanes are, or None if some have not begun or are between two steps."""
         arrays: dict[str, Any] = {}
-        data: dict[str, Any] = {"version": self.weights.version}
+        data: dict[str, Any] = {"version": self.weights.version, "turn": self._turn, "lanes": []}
         for index, each in enumerate(self.served):
-            saved = each.lane.save_state() if each.begun and not each.stepping else None
+            whole = each.begun and not each.stepping and not each.lane.midway()
+            saved = each.lane.save_state() if whole else None
             if saved is None:
                 return None
+            data["lanes"].append([each.seat.actor, each.seat.part, each.seat.num_envs])
             arrays |= {f"{index}/{name}": array for name, array in saved.arrays.items()}
-            data[str(index)] = saved.data
+            data[str(index)] = saved.data | {"turn": each.turn}
         if self.keeps_weights:
             arrays |= {f"{_WEIGHTS}{name}": leaf for name, leaf in self.weights.save().items()}
         return State(arrays, data)
 
     def load_episodes(self, saved: State) -> None:
         """Go on from :meth:`save_episodes`."""
+        lanes = [[each.seat.actor, each.seat.part, each.seat.num_envs] for each in self.served]
+        if saved.data["lanes"] != lanes:
+            raise UserError("it was made with another number of actors or environments")
         for index, each in enumerate(self.served):
             arrays = group(saved, f"{index}/")
             each.lane.load_state(State(dict(arrays), saved.data[str(index)]))
-            each.restored = True
+            each.restored, each.turn = True, saved.data[str(index)]["turn"]
+        self._resumes = True
+        self._turn = saved.data["turn"]
         if self.keeps_weights:
             self.weights.load(group(saved, _WEIGHTS), saved.data["version"])
 

@@ -173,10 +173,10 @@ class RunConfig:
         if self.seed < 0:
             raise UserError(f"--seed: must not be negative, got {self.seed}")
         with naming(formation=formation_block(self.formation)):
+            self._check_parts()
             self._check_hosts()
             self._check_division()
             if self.behind is not None:
-                self._check_parts()
                 return
             self._check_experience()
             if isinstance(self.algo_config, OnPolicyConfig):
@@ -191,7 +191,9 @@ class RunConfig:
         found = self.formation_config.behind(learns, off_policy)
         if found is None:
             return None
-        return replace(self, formation=found[0], formation_config=found[1])
+        name, settings = found
+        with naming(**{name: formation_block(self.formation)}):
+            return replace(self, formation=name, formation_config=settings)
 
     @property
     def joined(self) -> Joined:
@@ -285,6 +287,8 @@ class RunConfig:
 
     def _check_parts(self) -> None:
         """Refuse what only those have that choose their actions themselves."""
+        if not self.formation_config.divides:
+            return
         if self.engine == "mpi":
             raise UserError(
                 f"--formation {self.formation}: runs under --engine inline or local, and on other "

@@ -358,6 +358,7 @@ class RequestSender:
         memory = self.memory
         if memory.greeted[0, GREETING] != self.greeted:
             self.greeted = int(memory.greeted[0, GREETING])
+            self.sent = memory.asked[0, :, COUNT].copy()  # of the time before; now it asks nothing
             return {"greeting": np.array([self.greeted, memory.greeted[0, FOR_EPOCH]])}
         for part in np.flatnonzero(memory.asked[0, :, COUNT] != self.sent):
             self.sent[part] = memory.asked[0, part, COUNT]

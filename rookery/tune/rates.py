@@ -46,7 +46,7 @@ class Rates:
 
 def measure(config: RunConfig, signature: Signature, secs: float) -> Rates:
     """Each part for about ``secs`` seconds: one actor's environments, the learner's batch."""
-    config, _ = divided(config)
+    config, _ = divided(config.behind or config)  # the same parts, of the same work
     env = replace(config.env, num_envs=config.env.num_envs // config.formation_config.num_actors)
     with compute_threads(1):
         policy = build_policy(config, signature)

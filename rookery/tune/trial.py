@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from rookery.algos.dqn import DQNConfig
+from rookery.formations.central import CentralConfig
 from rookery.formations.replay import ReplayConfig
 from rookery.runs.bottleneck import bottleneck
 from rookery.runs.config import RunConfig
@@ -57,7 +58,7 @@ def run_trial(config: RunConfig, secs: float) -> Trial:
 def _only_speed(config: RunConfig, secs: float) -> RunConfig:
     """``config`` without what is not training, and many records."""
     algo, formation, record_every = config.algo_config, config.formation_config, 1
-    if isinstance(algo, DQNConfig) and isinstance(formation, ReplayConfig):
+    if isinstance(algo, DQNConfig) and isinstance(formation, (ReplayConfig, CentralConfig)):
         # Acting alone, which comes first, is faster than what follows.
         starts = min(algo.learning_starts, 4 * algo.batch_size)
         algo = replace(algo, learning_starts=starts)

@@ -109,6 +109,32 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "CartPole-v1",
         without_ppo(settings(policy=GRU, **A2C | {"formation": "central", "actors": 2})),
     ),
+    "central, queue": (
+        "CartPole-v1",
+        without_ppo(
+            settings(
+                **{name: value for name, value in ASYNC.items() if name != "async"}
+                | {
+                    "formation": "central",
+                    "central": {"num_actors": 3, "batch_envs": 3},
+                    "envs": 9,
+                }
+            )
+        ),
+    ),
+    "central, in turn": (
+        "CartPole-v1",
+        without_ppo(
+            settings(
+                **{name: value for name, value in ASYNC.items() if name != "async"}
+                | {
+                    "formation": "central",
+                    "central": {"num_actors": 3, "batch_envs": 3, "max_batch_envs": 6},
+                    "envs": 9,
+                }
+            )
+        ),
+    ),
     "central, steps": (
         "LunarLander-v3",
         without_ppo(

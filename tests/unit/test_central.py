@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+import rookery
 from rookery.core.errors import UserError
 from rookery.formations.central import parts_of
 from rookery.params.flat import FlatParams
@@ -78,7 +83,7 @@ def test_chance_is_an_actors_own_whoever_else_is_in_the_batch() -> None:
     """The same actions, one at a time and all at once."""
     taken = []
     for bound in ("1", "100"):
-        given = {"algo": "a2c", "actors": "3", "envs": "6", "central.max_batch_envs": bound}
+        given = {"algo": "a2c", "actors": "3", "envs": "3", "central.max_batch_envs": bound}
         crew, inference = crew_of(**given)
         crew.role("learner").start()
         inference.start()
@@ -118,6 +123,36 @@ def test_answers_are_by_the_weights_of_the_version_named() -> None:
                 seen.append((named, int(memory["action"][actor, 0, 0])))
     assert len({version for version, _ in seen}) > 20
     assert all(action == version % 2 for version, action in seen), seen
+
+
+def test_who_is_waited_for_is_an_actor_and_not_a_part_of_one() -> None:
+    given = {"algo": "a2c", "engine": "local", "actors": "2", "envs": "8"}
+    crew, _ = crew_of(**given)
+    learner = crew.role("learner")
+    assert learner.missing() == [0, 1, 2, 3]
+    assert crew.program.acting.num_parts == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("actors", [1, 4])
+def test_other_actors_than_before_begin_new_episodes(
+    actors: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of them, though the state of one might fit: inference would not know where it is."""
+    given: dict[str, Any] = {"algo": "a2c", "a2c": {"rollout_steps": 8}, "eval": {"episodes": 0}}
+    run = rookery.train(
+        "CartPole-v1",
+        formation="central",
+        actors=2,
+        envs=4,
+        steps=400,
+        run=tmp_path / "run",
+        **given,
+    )
+    with caplog.at_level(logging.WARNING):
+        again = rookery.resume(run.path, actors=actors, steps=800)
+    assert again.finish.steps >= 800
+    assert "inference-0 begins new episodes: it was made with another number" in caplog.text
 
 
 def test_metrics_are_told_and_named() -> None:
@@ -160,6 +195,22 @@ REFUSED = {
         {**DQN, "central.max_lag": "2"},
         "central.max_lag: is for algorithms that learn from a queue",
     ),
+    "a bound below one actor's": (
+        {"actors": "2", "envs": "16", "central.max_batch_envs": "3"},
+        "central.max_batch_envs: 3 is less than the 8 that an actor asks for at once; give 8",
+    ),
+    "a batch of no whole rollouts": (
+        {"algo": "impala", "actors": "2", "envs": "8", "central.batch_envs": "3"},
+        "central.batch_envs: 3 cannot be made of rollouts of 4",
+    ),
+    "nobody acts": (
+        {"algo": "dqn", "actors": "0"},
+        "central.num_actors: must be at least 1, got 0; --listen",
+    ),
+    "another division, from replay": (
+        {**DQN, "env.halves": "2"},
+        "env.halves: formation central itself divides",
+    ),
     "another division": ({"env.halves": "2"}, "env.halves: formation central itself divides"),
     "ranks": ({"engine": "mpi"}, "--formation central: runs under --engine inline or local"),
     "workers": ({"workers": "2"}, "--workers: formation central has actors; use --actors"),
@@ -180,5 +231,5 @@ def test_what_cannot_be_is_refused_in_one_line(case: str) -> None:
 
 
 def test_a_device_that_is_not_there() -> None:
-    with pytest.raises(UserError, match=r"--device cuda:97: .*; use --device cpu"):
+    with pytest.raises(UserError, match=r"central.inference_device: cuda:97: .*_device cpu"):
         Plan.of(config_of(central__inference_device="cuda:97")).program()

@@ -195,6 +195,39 @@ def test_over_a_network_the_same_is_seen() -> None:
     assert len(told) == 168
 
 
+def test_over_a_network_nothing_asked_before_a_greeting_follows_it() -> None:
+    """The server is replaced while a host's actor steps; the answer of that step is nobody's."""
+    hosts = Hosts(PORT, remote=[0])
+    server, seats = served(hosts.memory[0], 0)
+    client: RequestClient = hosts.clients[0][0]
+    hosts.settle()
+    client.greet()
+    hosts.settle()
+    server.welcome(0, server.greeting(0))
+    hosts.settle()
+    client.ask(0, result(1, begins=True))
+    hosts.settle()
+    seats[0][0].begin_step(np.zeros(ENVS, int))
+    hosts.settle()
+    client.take(0)
+    server, seats = served(hosts.memory[0], 1)
+    hosts.settle()
+    client.ask(0, result(77))  # of the episode before
+    client.greet()
+    wire = hosts.wires[0]
+    wire.send(0)
+    while wire.deliver(0):
+        if server.newcomers():
+            server.welcome(0, server.greeting(0))
+            wire.send(1)
+    hosts.settle()
+    assert client.welcome()
+    assert not seats[0][0].arrived()
+    client.ask(0, result(5, begins=True))
+    hosts.settle()
+    assert (seats[0][0].reset()["obs"] == 5).all()
+
+
 def test_a_host_cannot_ask_twice() -> None:
     hosts = Hosts(PORT, remote=[0])
     (server,) = hosts.servers

@@ -21,7 +21,7 @@ ROOMS = ("engines", "carriers", "roles")
 SAME_AS_A_ROLE = {"replay"}
 """Formations whose name is a role's too; that is forbidden where roles are."""
 ROLES = {"actor", "learner", "worker", "replay", "evaluator", "inference", "server", "recorder"}
-TO_COME = {"central", "paramserver"}
+TO_COME = {"paramserver"}
 
 
 def docstrings(tree: ast.AST) -> set[int]:
