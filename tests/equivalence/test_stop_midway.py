@@ -10,6 +10,7 @@ import pytest
 
 import rookery
 from rookery.algos.ppo import PPO
+from rookery.engines import loop
 from rookery.roles import actor, learner
 from rookery.runs.find import load_checkpoint
 from tests.equivalence import signalling
@@ -51,6 +52,21 @@ def test_stopped_within_a_rollout(case: str, tmp_path: Path) -> None:
     assert load_checkpoint(stopped).steps == made
     rookery.resume(stopped, quiet=True)
     assert bytes_of(stopped) == bytes_of(straight)
+
+
+@pytest.mark.slow
+def test_a_rollout_that_others_step_is_left_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run goes on in new episodes, of all: what is half made is in no checkpoint."""
+    monkeypatch.setattr(loop, "POLL_SECS", 0.0)
+    signalling.due[:] = [531]
+    done = train(tmp_path, settings(formation="central"))
+    assert (done.finish.outcome.state, done.finish.outcome.reason) == ("interrupted", "SIGTERM")
+    assert done.finish.steps < 531
+    parts = load_checkpoint(tmp_path).parts
+    assert not [name for name in parts if name.startswith(("actor-", "inference-"))]
+    assert rookery.resume(tmp_path, quiet=True).finish.steps >= 1000
 
 
 @pytest.mark.slow
