@@ -53,8 +53,9 @@ def plain(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def central(given: dict[str, Any]) -> dict[str, Any]:
-    """With one slot, as in :func:`plain`."""
-    return {"formation": "central", "central": {"slots_per_actor": 1}}
+    """With one slot where there is a queue, as in :func:`plain`."""
+    queue = {"central": {"slots_per_actor": 1}} if given["algo"] == "impala" else {}
+    return {"formation": "central"} | queue
 
 
 @pytest.mark.slow
