@@ -45,11 +45,11 @@ try:
     from rookery.carriers.wire import (
         VERSION,
         OtherVersionError,
+        Reader,
         WireError,
         pack,
         packets,
         parsed,
-        unpack,
     )
 except ImportError as error:
     raise missing_extra(error) from error
@@ -328,10 +328,10 @@ class _Served:
     def receive(self, requests: Iterator[bytes]) -> None:
         """Until the host has ended the exchange, it breaks, or what comes is wrong."""
         assert self.pump is not None
-        pump, specs = self.pump, self.pump.receives
+        pump, reader = self.pump, Reader(self.pump.receives)
         try:
             for data in requests:
-                for number, arrays in unpack(data, specs):
+                for number, arrays in reader.frames(data):
                     pump.accept(number, arrays)
             ending = (grpc.StatusCode.OK, "the host has ended it")
         except Exception as error:
@@ -688,10 +688,10 @@ class HostExchange:
             self._sent_all.set()
 
     def _receive(self) -> None:
-        specs, ended = self.pump.receives, None
+        reader, ended = Reader(self.pump.receives), None
         try:
             for data in self._call:
-                frames = unpack(data, specs)
+                frames = reader.frames(data)
                 for number, arrays in frames:
                     self.pump.accept(number, arrays)
                 if not frames:

@@ -85,7 +85,7 @@ class Pump:
     # ---- the sending thread ----------------------------------------------------------------------
 
     def take(self, timeout_secs: float) -> Frames:
-        """Copies of what is pending, cells first; waits until there is something.
+        """What is pending, cells first; waits until there is something.
 
         Empty when the time is up, or when it is closed.
         """
@@ -109,7 +109,7 @@ class Pump:
             cells: Frames = []
             for number, relay in self._cells:
                 while (frame := relay.next()) is not None:
-                    cells.append((number, _copied(frame)))
+                    cells.append((number, {k: np.array(v) for k, v in frame.items()}))
         return cells + streams
 
     def _next_of_streams(self) -> Frames:
@@ -123,7 +123,7 @@ class Pump:
             frame = relay.next()
             idle = idle + 1 if frame is None else 0
             if frame is not None:
-                found.append((number, _copied(frame)))
+                found.append((number, frame))
                 num_bytes = sum(array.nbytes for array in frame.values())
                 size, largest = size + num_bytes, max(largest, num_bytes)
         return found
@@ -165,7 +165,3 @@ class Pump:
             self.closed, self.reason = True, reason
         self._own.notify()
         self.on_close()
-
-
-def _copied(frame: Arrays) -> Arrays:
-    return {name: np.array(array) for name, array in frame.items()}

@@ -94,7 +94,11 @@ class Relay(Protocol):
         ...
 
     def next(self) -> Arrays | None:
-        """What to send; None if there is nothing now."""
+        """What to send; None if there is nothing now.
+
+        Of a stream or call it may be the memory itself: it stays as it is until the other side has
+        answered. Cells, which change at any time, are copied at once.
+        """
         ...
 
     def accept(self, frame: Arrays) -> None:

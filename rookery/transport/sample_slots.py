@@ -285,10 +285,10 @@ class BatchSender:
             self.told = status
             names = [name for name in self.sends if name not in ("token", "status")]
             frame = {name: slots.arrays[name][slot] for name in names}
-            return {"token": np.array([slot]), "status": slots.status, **frame}
+            return {"token": np.array([slot]), "status": slots.status.copy(), **frame}
         if self.source.filling() and status != self.told:
             self.told = status
-            return {"status": slots.status}
+            return {"status": slots.status.copy()}
         return None
 
     def accept(self, frame: Arrays) -> None:
