@@ -213,7 +213,6 @@ PAPER: dict[str, Callable[[Rates, Work], Traffic]] = {
     "replay": _replayed,
     "central": _asked,
     "allreduce": _added,
-    "allreduce, MPI": _added,
     "paramserver": _pushed,
 }
 
@@ -463,12 +462,17 @@ def _learner_of(run: Run, rollouts: Queue, free: list[Queue], parts: int) -> Pro
         run.count(steps)
 
 
+RING_SLOTS, BATCHES_READY = 4, 3
+"""Steps of an actor's environments that may wait for replay; batches that are made and learned."""
+
+
 class Ratio:
     """Steps and updates of replay keep pace: neither side runs far ahead."""
 
     def __init__(self, run: Run, most_put: int) -> None:
+        """``most_put``: steps that come at once."""
         self.run, self.per_update = run, run.work.steps_per_update
-        self.buffer = 2 * max(most_put, self.per_update)
+        self.buffer = max(most_put, self.per_update)
         self.put_steps = self.learned = 0
         self.changed = Event(run.sim)
 
@@ -493,8 +497,8 @@ class Ratio:
 def replayed(run: Run) -> None:
     """Actors put steps into replay, from which the learner samples at a fixed ratio."""
     work, rates = run.work, run.rates
-    chunk = 1 if run.cores is not None else work.rollout_steps
-    ratio = Ratio(run, work.workers * chunk * work.envs_each)
+    chunk = 1 if run.cores is not None else RING_SLOTS
+    ratio = Ratio(run, chunk * work.envs_each)
     table = Resource(run.sim)
 
     def actor(worker: int) -> Process:
@@ -505,7 +509,7 @@ def replayed(run: Run) -> None:
 
     run.all_workers(actor)
     run.all_workers(run.follows)
-    run.sim.start(_replay_learner(run, table, ratio, rates))
+    _learn_from_replay(run, table, ratio)
 
 
 def _put_steps(run: Run, worker: int, steps: int, table: Resource, ratio: Ratio) -> Process:
@@ -522,18 +526,32 @@ def _in_turn(run: Run, server: Resource, secs: float) -> Process:
     server.release()
 
 
-def _replay_learner(run: Run, table: Resource, ratio: Ratio, rates: Rates) -> Process:
-    work = run.work
+def _learn_from_replay(run: Run, table: Resource, ratio: Ratio) -> None:
+    """Replay samples ahead; the learner takes what is ready."""
+    work, rates = run.work, run.rates
     batch = replay_batch_bytes(rates.obs_bytes, work.batch_size, work.sequence_steps)
     sampled = work.batch_size * work.sequence_steps
-    while True:
-        yield from ratio.may_learn()
-        yield from _in_turn(run, table, batch * rates.memory_byte_secs)
-        yield from run.think(sampled * rates.replayed_step_secs)
-        run.updates += 1
-        if run.updates % work.publish_every == 0:
-            run.publish()
-        ratio.happened(0, 1)
+    empty, ready = Queue(run.sim, range(BATCHES_READY)), Queue(run.sim)
+
+    def sampler() -> Process:
+        while True:
+            yield from empty.get()
+            yield from ratio.may_learn()
+            yield from _in_turn(run, table, batch * rates.memory_byte_secs)
+            ratio.happened(0, 1)
+            ready.put(0)
+
+    def learner() -> Process:
+        while True:
+            yield from ready.get()
+            yield from run.think(sampled * rates.replayed_step_secs)
+            empty.put(0)
+            run.updates += 1
+            if run.updates % work.publish_every == 0:
+                run.publish()
+
+    run.sim.start(sampler())
+    run.sim.start(learner())
 
 
 def central(run: Run) -> None:
@@ -544,7 +562,7 @@ def central(run: Run) -> None:
     lanes = work.workers * work.num_parts
     free = [Queue(run.sim, range(work.slots)) for _ in range(lanes)]
     rollouts, table = Queue(run.sim), Resource(run.sim)
-    ratio = Ratio(run, work.workers * work.envs_each)
+    ratio = Ratio(run, envs)
     cores = [Resource(run.sim) for _ in range(work.workers)]
 
     def part(worker: int, lane: int) -> Process:
@@ -580,7 +598,7 @@ def central(run: Run) -> None:
         run.sim.start(part(lane // work.num_parts, lane))
     run.sim.start(choose())
     if work.learner == "replay":
-        run.sim.start(_replay_learner(run, table, ratio, rates))
+        _learn_from_replay(run, table, ratio)
     else:
         run.sim.start(_learner_of(run, rollouts, free, work.num_parts))
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import simulate as command
 from benchmarks.events import Event, Process, Queue, Resource, Simulation
 from benchmarks.formation_models import MODELS, Rates, Run, Work, simulate, traffic
 from rookery.programs.plan import Plan
@@ -377,3 +379,55 @@ def test_processes_of_one_machine_share_its_cores() -> None:
     rates = replace(FREE, env_secs=1e-3, wait_secs=1e-3)
     work = Work(workers=16, envs_each=1, local_cores=2, jitter=0.0)
     assert simulate("sync", rates, work).steps_per_sec == pytest.approx(2000, rel=0.02)
+
+
+# ---- the command ---------------------------------------------------------------------------------
+
+
+def test_a_line_goes_through_both_times() -> None:
+    assert command.line((2, 1.4), (10, 3.0)) == pytest.approx((1.0, 0.2))
+    assert command.line((2, 1.0), (10, 0.9)) == (1.0, 0.0)  # noise: many are not quicker
+
+
+def test_a_curve_bends_where_more_cores_bring_less_than_half() -> None:
+    linear = {count: 10.0 * count for count in command.GRID}
+    assert command.bend(linear) == "not by 1,500"
+    assert command.bend({count: min(10.0 * count, 900.0) for count in linear}) == "96 to 192"
+    half = {count: 10.0 * min(count, 48) + 5.1 * max(count - 48, 0) for count in linear}
+    assert command.bend(half) == "not by 1,500"
+
+
+def test_the_network_of_ba3c_has_as_many_parameters_as_the_page_says() -> None:
+    sizes = [parameter.numel() for parameter in command.ba3c_network().parameters()]
+    assert sizes[:4] == [16 * 25 * 32, 32 * 25 * 32, 32 * 25 * 64, 64 * 9 * 64]
+    assert f"{sum(sizes):,} parameters" in PAGE.read_text("utf-8")
+
+
+def test_a_table_goes_where_the_page_names_its_command(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    mark = "<!-- python -m benchmarks.simulate --paper -->\n"
+    page.write_text(f"before\n\n{mark}old\n<!-- end -->\nafter\n")
+    command.show("paper", "| new |\n", page)
+    assert page.read_text() == f"before\n\n{mark}\n| new |\n\n<!-- end -->\nafter\n"
+    with pytest.raises(SystemExit, match="there is no line"):
+        command.show("check", "| new |\n", page)
+
+
+@pytest.mark.parametrize("job", ["atari", "mlp", "sleeping", "ba3c"])
+def test_all_rates_were_measured(job: str) -> None:
+    rates = command.rates_of(job)
+    free = {"wait_secs", "forward_secs", "gradient_secs", "forward_env_secs"}  # may come out as 0
+    for each in fields(rates):
+        assert getattr(rates, each.name) > 0 or each.name in free, each.name
+
+
+def test_the_page_has_what_the_commands_print() -> None:
+    """Of those that take no time; the same rates give the same tables."""
+    text = PAGE.read_text("utf-8")
+    assert command.paper() in text
+    first = command.curve(("atari", "allreduce, MPI"))
+    cells = " | ".join(f"{first[count]:,.0f}" for count in command.SHOWN)
+    assert f"| allreduce, MPI | {cells} | {command.bend(first)} |" in text
+
+
+PAGE = Path(command.HERE) / "docs" / "scale.md"
