@@ -496,7 +496,7 @@ class Ratio:
 
 def replayed(run: Run) -> None:
     """Actors put steps into replay, from which the learner samples at a fixed ratio."""
-    work, rates = run.work, run.rates
+    work = run.work
     chunk = 1 if run.cores is not None else RING_SLOTS
     ratio = Ratio(run, chunk * work.envs_each)
     table = Resource(run.sim)

@@ -6,6 +6,7 @@
     python -m benchmarks.simulate --paper            # bytes and messages of an update
     python -m benchmarks.simulate --check            # real runs of 1 to 16 workers, and predictions
     python -m benchmarks.simulate --predict          # to 1,500 cores, and where each one bends
+    python -m benchmarks.simulate --slow             # one worker ten times as slow as the others
     python -m benchmarks.simulate --ba3c             # against the scaling that BA3C has published
     python -m benchmarks.simulate --picture docs/pictures/scale.png
 
@@ -457,6 +458,33 @@ def picture(found: dict[str, dict[str, Curve]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+# ---- one slow worker -----------------------------------------------------------------------------
+
+SLOWED: dict[str, tuple[str, dict[str, Any]]] = {
+    "`sync`": ("sync", {}),
+    "`async`": ("async", {}),
+    "`allreduce`": ("allreduce, MPI", {}),
+    "`paramserver`, all 16 gradients": ("paramserver", {"grads": 16}),
+    "`paramserver`, 15 of 16": ("paramserver", {"grads": 15}),
+    "`paramserver`, asynchronous": ("paramserver", {"grads": 0}),
+}
+
+
+def slow() -> str:
+    """Steps/s of 16 workers of the MLP job, and with one of them ten times as slow."""
+    rows = []
+    for name, (formation, more) in SLOWED.items():
+        base = replace(JOBS["mlp"].work, workers=16, learner_speed=LEARNER_SPEED, **more)
+        usual, slowed = (
+            simulate(formation, rates_of("mlp"), work, rollouts_each=(5, 40))
+            for work in (base, replace(base, slow={0: 10.0}))
+        )
+        share = slowed.steps_per_sec / usual.steps_per_sec
+        cells = f"{usual.steps_per_sec:,.0f}", f"{slowed.steps_per_sec:,.0f}", f"{share:.0%}"
+        rows.append((name, *cells, slowed.dropped))
+    return table("16 workers | steps/s | one ten times as slow | left | dropped gradients", rows)
+
+
 # ---- BA3C ----------------------------------------------------------------------------------------
 
 NODES = (1, 4, 16, 32, 64, 125)
@@ -526,7 +554,7 @@ def show(part: str, text: str, page: Path | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=Raw)
-    for part in ("calibrate", "paper", "check", "predict", "ba3c"):
+    for part in ("calibrate", "paper", "check", "predict", "slow", "ba3c"):
         parser.add_argument(f"--{part}", action="store_true")
     parser.add_argument("--picture", type=Path, metavar="FILE")
     parser.add_argument("--page", type=Path, help="put the tables there too, such as docs/scale.md")
@@ -547,6 +575,8 @@ def main() -> None:
         show("predict", "\n".join(predict(*each) for each in found.items()), given.page)
         if given.picture:
             picture(found, given.picture)
+    if given.slow:
+        show("slow", slow(), given.page)
     if given.ba3c:
         show("ba3c", ba3c(), given.page)
 

@@ -425,6 +425,7 @@ def test_the_page_has_what_the_commands_print() -> None:
     """Of those that take no time; the same rates give the same tables."""
     text = PAGE.read_text("utf-8")
     assert command.paper() in text
+    assert command.slow() in text
     first = command.curve(("atari", "allreduce, MPI"))
     cells = " | ".join(f"{first[count]:,.0f}" for count in command.SHOWN)
     assert f"| allreduce, MPI | {cells} | {command.bend(first)} |" in text
