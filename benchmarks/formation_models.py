@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -471,27 +472,36 @@ class Ratio:
 
     def __init__(self, run: Run, most_put: int) -> None:
         """``most_put``: steps that come at once."""
-        self.run, self.per_update = run, run.work.steps_per_update
+        self.sim, self.per_update = run.sim, run.work.steps_per_update
         self.buffer = max(most_put, self.per_update)
-        self.put_steps = self.learned = 0
-        self.changed = Event(run.sim)
+        self.surplus = 0
+        """Steps that were put, less those that updates were made for."""
+        self.putting: deque[Event] = deque()
+        self.sampling: deque[Event] = deque()
 
-    def may_put(self) -> Process:
-        """Wait until the learner has come after."""
-        while self.put_steps - self.learned * self.per_update > self.buffer:
-            yield self.changed
+    def put(self, steps: int) -> Process:
+        """In line, once the learner has come after."""
+        if self.surplus > self.buffer:
+            turn = Event(self.sim)
+            self.putting.append(turn)
+            yield turn
+        self.surplus += steps
+        self._wake()
 
-    def may_learn(self) -> Process:
-        """Wait for steps."""
-        while self.put_steps - self.learned * self.per_update < -self.buffer:
-            yield self.changed
+    def sample(self) -> Process:
+        """Once there are steps for an update."""
+        if self.surplus < -self.buffer:
+            turn = Event(self.sim)
+            self.sampling.append(turn)
+            yield turn
+        self.surplus -= self.per_update
+        self._wake()
 
-    def happened(self, steps: int, updates: int) -> None:
-        """Let the other side look again."""
-        self.put_steps += steps
-        self.learned += updates
-        before, self.changed = self.changed, Event(self.run.sim)
-        before.fire()
+    def _wake(self) -> None:
+        if self.surplus <= self.buffer and self.putting:
+            self.putting.popleft().fire()
+        if self.surplus >= -self.buffer and self.sampling:
+            self.sampling.popleft().fire()
 
 
 def replayed(run: Run) -> None:
@@ -503,7 +513,6 @@ def replayed(run: Run) -> None:
 
     def actor(worker: int) -> Process:
         while True:
-            yield from ratio.may_put()
             yield from run.act(worker, chunk, work.envs_each)
             yield from _put_steps(run, worker, chunk * work.envs_each, table, ratio)
 
@@ -515,7 +524,7 @@ def replayed(run: Run) -> None:
 def _put_steps(run: Run, worker: int, steps: int, table: Resource, ratio: Ratio) -> Process:
     yield from run.put(worker, steps * replay_step_bytes(run.rates.obs_bytes))
     yield from _in_turn(run, table, steps * run.rates.replay_put_secs)
-    ratio.happened(steps, 0)
+    yield from ratio.put(steps)
     run.count(steps)
 
 
@@ -536,9 +545,8 @@ def _learn_from_replay(run: Run, table: Resource, ratio: Ratio) -> None:
     def sampler() -> Process:
         while True:
             yield from empty.get()
-            yield from ratio.may_learn()
+            yield from ratio.sample()
             yield from _in_turn(run, table, batch * rates.memory_byte_secs)
-            ratio.happened(0, 1)
             ready.put(0)
 
     def learner() -> Process:
@@ -568,7 +576,6 @@ def central(run: Run) -> None:
     def part(worker: int, lane: int) -> Process:
         while True:
             for _ in range(work.rollout_steps):
-                yield from ratio.may_put() if work.learner == "replay" else ()
                 yield from cores[worker].acquire()
                 yield from run.act(worker, 1, envs, chooses=False)
                 cores[worker].release()
@@ -578,8 +585,8 @@ def central(run: Run) -> None:
                 yield answer
                 yield from _answered(run, worker, envs * ACTION_BYTES)
                 if work.learner == "replay":
+                    yield from ratio.put(envs)
                     run.count(envs)
-                    ratio.happened(envs, 0)
             if work.learner != "replay":
                 rollouts.put(lane)
                 yield from free[lane].get()
