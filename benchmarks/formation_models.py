@@ -102,6 +102,8 @@ class Work:
     num_parts: int = 1
     """central: parts of a worker's environments, of which one steps while another waits."""
     shards: int = 1
+    server_cores: int = 1
+    """paramserver: of each shard, for messages."""
     grads: int | None = None
     """paramserver: gradients that make an update; None: those of all workers. 0: each by itself,
     asynchronously."""
@@ -693,7 +695,7 @@ class Shard:
     def __init__(self, run: Run, grads: int, leads: bool) -> None:
         """``grads``: how many make an update, 0: each; ``leads``: it counts for all shards."""
         self.run, self.grads, self.leads = run, grads, leads
-        self.cpu = Resource(run.sim)
+        self.cpu = Resource(run.sim, run.work.server_cores)
         self.nic = Resource(run.sim), Resource(run.sim)  # out, in
         self.bytes = run.rates.params_bytes / run.work.shards
         self.version = self.here = 0
