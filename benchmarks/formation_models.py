@@ -38,8 +38,8 @@ class Rates:
     gradient_step_secs: float
     optimizer_param_secs: float
     """Of an optimizer step, for each parameter."""
-    replayed_step_secs: float = 0.0
-    """Of learning from one sampled step by DQN; ``replay_put_secs`` of putting one."""
+    replayed_secs: float = 0.0
+    """Of learning from one sampled sequence by DQN; ``replay_put_secs`` of putting a step."""
     replay_put_secs: float = 0.0
     memory_byte_secs: float
     """Of copying or adding up in memory."""
@@ -92,9 +92,9 @@ class Work:
     learner: str = "async"
     """central: what learns from it, async or replay."""
     batch_rollouts: int | None = None
-    """async: rollouts that make a batch; None: as many as there are workers."""
+    """async: rollouts that make a batch; None, and at most: as many as there are workers."""
     slots: int = 2
-    steps_per_update: int = 8
+    steps_per_update: int = 64
     """replay: steps for each update, of ``batch_size`` sampled sequences of ``sequence_steps``."""
     batch_size: int = 64
     sequence_steps: int = 3
@@ -118,6 +118,11 @@ class Work:
     def rollout_size(self) -> int:
         """Steps of one rollout."""
         return self.envs_each * self.rollout_steps
+
+    @property
+    def batch(self) -> int:
+        """Rollouts that make one."""
+        return min(self.batch_rollouts or self.workers, self.workers)
 
 
 # ---- on paper ------------------------------------------------------------------------------------
@@ -174,7 +179,7 @@ def _rounds(rates: Rates, work: Work) -> Traffic:
 
 
 def _queued(rates: Rates, work: Work) -> Traffic:
-    rollouts = work.batch_rollouts or work.workers
+    rollouts = work.batch
     up = rollouts * rollout_bytes(rates.obs_bytes, work.rollout_steps, work.envs_each)
     down = work.workers * rates.params_bytes
     return Traffic(rollouts * work.rollout_size, up, down, rollouts + work.workers)
@@ -190,7 +195,7 @@ def _replayed(rates: Rates, work: Work) -> Traffic:
 
 def _asked(rates: Rates, work: Work) -> Traffic:
     """Weights stay where inference is; what it puts does not leave the machine."""
-    steps = (work.batch_rollouts or work.workers) * work.rollout_size
+    steps = work.batch * work.rollout_size
     asked = request_bytes(rates.obs_bytes) - ACTION_BYTES
     messages = 2 * steps / (work.envs_each / work.num_parts)
     return Traffic(steps, steps * asked, steps * ACTION_BYTES, messages)
@@ -454,7 +459,7 @@ def queued(run: Run) -> None:
 def _learner_of(run: Run, rollouts: Queue, free: list[Queue], parts: int) -> Process:
     """Takes rollouts as they come; each is ``1 / parts`` of a worker's."""
     work = run.work
-    batch = parts * (work.batch_rollouts or work.workers)
+    batch = parts * work.batch
     steps = batch * work.rollout_size // parts
     while True:
         taken = yield from rollouts.get_many(batch)
@@ -541,7 +546,6 @@ def _learn_from_replay(run: Run, table: Resource, ratio: Ratio) -> None:
     """Replay samples ahead; the learner takes what is ready."""
     work, rates = run.work, run.rates
     batch = replay_batch_bytes(rates.obs_bytes, work.batch_size, work.sequence_steps)
-    sampled = work.batch_size * work.sequence_steps
     empty, ready = Queue(run.sim, range(BATCHES_READY)), Queue(run.sim)
 
     def sampler() -> Process:
@@ -554,7 +558,7 @@ def _learn_from_replay(run: Run, table: Resource, ratio: Ratio) -> None:
     def learner() -> Process:
         while True:
             yield from ready.get()
-            yield from run.think(sampled * rates.replayed_step_secs)
+            yield from run.think(work.batch_size * rates.replayed_secs)
             empty.put(0)
             run.updates += 1
             if run.updates % work.publish_every == 0:

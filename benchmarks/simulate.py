@@ -62,14 +62,14 @@ JOBS = {
         "Pong, Nature CNN of 512 units",
         "PongNoFrameskip-v4",
         {"policy.torso": "conv2d", "policy.hidden": "[512]", "policy.activation": "relu"},
-        Work(workers=1, batch_rollouts=8, num_parts=2, batch_size=64, steps_per_update=8),
+        Work(workers=1, batch_rollouts=8, num_parts=2),
         {**ETHERNET_10, "obs_shrink": 10.0},
     ),
     "mlp": Job(
         "LunarLander-v3, two hidden layers of 64",
         "LunarLander-v3",
         {"policy.hidden": "[64,64]"},
-        Work(workers=1, batch_rollouts=8, num_parts=2, batch_size=64, steps_per_update=8),
+        Work(workers=1, batch_rollouts=8, num_parts=2),
         ETHERNET_10,
     ),
     "sleeping": Job(
@@ -159,7 +159,8 @@ def measured(job: Job, secs: float) -> dict[str, float]:
     forward = line((few, few / less.acting), (many, many / more.acting))
     sizes = few * job.work.rollout_steps, many * job.work.rollout_steps
     gradient = line((sizes[0], sizes[0] / less.learning), (sizes[1], sizes[1] / more.learning))
-    sampled = algo.batch_size * algo.sequence.num_steps
+    # Its rate is of environment steps: so many for each batch.
+    steps = algo.steps_per_update or algo.batch_size * algo.length
     optimizer = secs_of(optimizer_of(plan.network), secs / 2)
     return {
         "num_params": plan.num_params,
@@ -170,8 +171,7 @@ def measured(job: Job, secs: float) -> dict[str, float]:
         "gradient_secs": max(gradient[0] - optimizer, 0.0),
         "gradient_step_secs": gradient[1],
         "optimizer_param_secs": optimizer / plan.num_params,
-        # Its rate is of environment steps, `steps_per_update` for each batch.
-        "replayed_step_secs": (algo.steps_per_update or sampled) / replaying.learning / sampled,
+        "replayed_secs": steps / replaying.learning / algo.batch_size,
         "replay_put_secs": measured_put("policy.torso" in job.flags, many),
     }
 
