@@ -405,7 +405,7 @@ def curve(given: tuple[str, str]) -> Curve:
     rates, base = rates_of(job), JOBS[job].work
     return {
         count: simulate(
-            formation, rates, replace(base, workers=count, **change(count)), rollouts_each=(3, 8)
+            formation, rates, replace(base, workers=count, **change(count)), rollouts_each=(2, 6)
         ).steps_per_sec
         for count in GRID
     }
