@@ -409,7 +409,7 @@ def curve(given: tuple[str, str]) -> Curve:
             formation,
             rates,
             replace(base, workers=count, **change(count)),
-            rollouts_each=(2, 6 if count < 200 else 4),
+            rollouts_each=(2, 6) if count < 200 else (1, 3),
         ).steps_per_sec
         for count in GRID
     }
