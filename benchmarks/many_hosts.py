@@ -40,6 +40,7 @@ FORMATIONS = {
     "async": ("--algo", "impala", "--formation", "async", "--impala.rollout_steps", "20"),
 }  # fmt: skip
 START_UP_SECS = 120.0
+ACTING = ("fleet/actors", "fleet/workers")
 
 
 def start(net: Network, host: int, words: list[str], log: Path) -> subprocess.Popen[bytes]:
@@ -83,12 +84,12 @@ def rate(net: Network, formation: str, actors: int, secs: float) -> float:
 
 
 def settled(run: Path, actors: int, secs: float, log: Path) -> float:
-    """Steps/s over ``secs``, from two seconds after all ``actors`` act."""
+    """Steps/s over ``secs``, from two seconds after all ``actors``, or workers, act."""
     deadline = time.monotonic() + START_UP_SECS + secs
     path = run / "metrics.jsonl"
     while time.monotonic() < deadline:
         records = read_metrics(path) if path.exists() else []
-        whole = [each for each in records if each.get("fleet/actors") == actors]
+        whole = [each for each in records if actors in map(each.get, ACTING)]
         whole = [each for each in whole if each["wall_secs"] > whole[0]["wall_secs"] + 2]
         if whole and (lasted := whole[-1]["wall_secs"] - whole[0]["wall_secs"]) >= secs:
             return float(whole[-1]["steps"] - whole[0]["steps"]) / lasted
