@@ -247,7 +247,7 @@ def build_parameter_server(
     )
     return ParameterServer(
         shard,
-        rule(warn=place.warn),
+        rule(warn=_LOG.warning if place.replica else place.warn),  # all see the same
         part=part,
         kept=ports.use(KeptPort.name),
         kept_like=kept_specs(plan.num_params, config, plan.moments),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from rookery.core.heartbeat import Heartbeat
 from rookery.core.patience import Patience
 from rookery.core.ports import BaseRole, ParamSource
-from rookery.core.spec import Arrays, ArraySpec
+from rookery.core.spec import Arrays, ArraySpec, zeros
 from rookery.core.tensors import Tensors
 from rookery.nets.normalizer import Moments, RunningMoments
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig, statistic_names
@@ -112,7 +112,7 @@ class Shard:
 
     def load(self, kept: Tensors, part: slice) -> int:
         """Begin with what was saved of all weights; how many later updates are lost."""
-        optimizer, before = self.optimizer, self.server.version
+        optimizer, applied = self.optimizer, self.server.applied
         optimizer.data.copy_(kept[WEIGHTS][part])
         for name, mine in optimizer.state.items():
             if name != "step":
@@ -123,10 +123,11 @@ class Shard:
             row = kept[f"{MOMENTS}{name}"]
             if row[0] > 0 and part.start == 0:  # the first server adds them up
                 moments.take(Moments.unpacked(row, tuple(moments.mean.shape)))
-        self.rows, self.version = self._packed(), max(step, before)
+        # No version comes twice, or a gradient of lost weights could pass for one of these.
+        self.rows, self.version = self._packed(), max(step, self.server.version + 1)
         self.server.open()
         self._publish()
-        return max(before - step, 0)
+        return max(applied - step, 0)
 
     def kept(self) -> Arrays:
         """What is saved."""
@@ -146,7 +147,8 @@ class Shard:
         return {name: moments.moments.packed() for name, moments in self.moments.items()}
 
     def _publish(self) -> None:
-        self.server.publish(self.version, self.optimizer.data, self.rows)
+        applied = int(self.optimizer.state["step"])
+        self.server.publish(self.version, self.optimizer.data, self.rows, applied=applied)
 
     def take(self) -> list[Request]:
         """New questions; their statistics are added to those of all."""
@@ -368,10 +370,7 @@ class ParameterServer(BaseRole):
 
     def _begin(self) -> bool:
         """Take this part of what was saved last, once there is something."""
-        into: dict[str, Any] = {
-            name: torch.zeros(spec.shape, dtype=torch.from_numpy(np.zeros(0, spec.dtype)).dtype)
-            for name, spec in self.kept_like.items()
-        }
+        into = {name: torch.from_numpy(array) for name, array in zeros(self.kept_like).items()}
         if self.kept.get(-1, into) is None:
             return False
         lost = self.shard.load(into, self.part)

@@ -291,6 +291,11 @@ class ShardServer:
         """Of what was published last, by whichever server; -1 before."""
         return self.memory.cell.version
 
+    @property
+    def applied(self) -> int:
+        """Updates of the run that the weights published last had had; -1 before."""
+        return int(self.memory.state[COUNT]) - 1
+
     def open(self) -> None:
         """Begin: what was asked of a server before is void, and what it was writing is too."""
         self.memory.state[EPOCH] += 1
@@ -339,8 +344,11 @@ class ShardServer:
             for name, array in self.memory.moments.items()
         }
 
-    def publish(self, version: int, weights: Tensor, moments: Tensors) -> None:
-        """Make these what all take from now on; ``moments`` are packed."""
+    def publish(
+        self, version: int, weights: Tensor, moments: Tensors, *, applied: int = -1
+    ) -> None:
+        """Make these, of so many updates, what all take from now on; ``moments`` are packed."""
+        self.memory.state[COUNT] = applied + 1
         packed = {f"{_MOMENTS}{name}": value for name, value in moments.items()}
         self.memory.cell.publish(version, {WEIGHTS: weights, **packed})
 

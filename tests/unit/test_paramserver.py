@@ -286,8 +286,24 @@ def test_a_server_in_anothers_place_has_lost_only_what_came_after_the_snapshot(n
         if number == 3:
             scene.keep()
     assert torch.equal(scene.shard.optimizer.data, other.shard.optimizer.data)
-    assert scene.shard.version == other.shard.version + 2, "no version comes twice"
+    assert scene.shard.version == other.shard.version + 3, "no version comes twice"
     assert torch.equal(scene.shard.optimizer.state["step"], other.shard.optimizer.state["step"])
+
+
+def test_what_was_lost_before_is_not_counted_again() -> None:
+    scene = Scene(arrivals(), workers=1)
+    for kept, after, lost in ((2, 3, 3), (1, 1, 1), (0, 2, 2)):
+        for number in range(kept + after):
+            if number == kept and kept:
+                scene.keep()
+            scene.push(0, 1.0)
+            scene.turn()
+            assert scene.take(0) is not None
+        scene.shard, found = scene.serve()
+        assert found == lost
+        scene.pull(0)
+        scene.turn()
+        assert scene.take(0) is not None
 
 
 def test_who_was_answered_by_a_server_that_died_takes_nothing_of_it() -> None:
