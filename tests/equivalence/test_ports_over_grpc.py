@@ -246,6 +246,7 @@ def play_shards(hosts: Hosts, settle: Settle, rng: np.random.Generator) -> Itera
     settle()
     for client in clients:
         client.of_length(40).pull()
+    asked = set(clients)
     for version in range(1, 25):
         settle()
         taken = []
@@ -261,13 +262,16 @@ def play_shards(hosts: Hosts, settle: Settle, rng: np.random.Generator) -> Itera
         for client in clients:
             if client.waits():
                 continue
-            answer = client.take(weights)
-            yield answer, weights.numpy().tobytes(), told_rows(client.shared_moments())
+            if client in asked:  # else there may be newer weights here, which were not sent there
+                answer = client.take(weights)
+                asked.remove(client)
+                yield answer, weights.numpy().tobytes(), told_rows(client.shared_moments())
             if rng.random() < 0.7:
                 client.count_steps(int(rng.integers(0, 9)))
                 gradient = torch.from_numpy(rng.normal(size=40).astype(FLOAT))
                 some = {"obs": rng.random(5) + 0.1} if rng.random() < 0.5 else None
                 client.push(gradient, lr=float(rng.random()), weight=2.0, moments=some)
+                asked.add(client)
 
 
 def told_rows(rows: Mapping[str, torch.Tensor]) -> list[tuple[str, bytes]]:
