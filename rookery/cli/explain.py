@@ -34,6 +34,7 @@ ESSENTIAL: dict[str, tuple[str, ...]] = {
     "How long, and on what": (
         "total_steps", "time_limit_secs", "stop_at", "seed", "engine", "device", "env.num_envs",
         "{formation}.num_actors", "{formation}.num_learners",
+        "{formation}.num_servers",
     ),
     "What it learns by": (
         "optimizer.lr", "stretch_schedules", "optimizer.max_grad_norm", "{algo}.gamma",

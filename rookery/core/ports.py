@@ -206,6 +206,10 @@ class Role(Protocol):
         """Answer the calls that wait, without doing anything else."""
         ...
 
+    def ask_for_parts(self) -> None:
+        """A checkpoint is made next: ask those who hold parts of it."""
+        ...
+
     def metrics(self) -> dict[str, float]:
         """Numbers that it tells of itself."""
         ...
@@ -243,6 +247,9 @@ class BaseRole:
 
     def answer(self) -> None:
         """Nobody calls it."""
+
+    def ask_for_parts(self) -> None:
+        """It has all of them."""
 
     def metrics(self) -> dict[str, float]:
         """Nothing to tell."""

@@ -36,37 +36,44 @@ class Wired:
     """Those of :func:`layouts`."""
     wakeups: Mapping[str, Sequence[Wakeup]]
     """Of each replica of each node."""
-    elsewhere: Mapping[tuple[str, int], Any] = field(default_factory=dict)
-    """Ends of edges that are not in this memory, by the edge's key and the replica."""
+    elsewhere: Mapping[tuple[str, int, int], Any] = field(default_factory=dict)
+    """Ends of edges that are not in this memory, by the edge's key, the replica and the part."""
 
     def ports_of(self, node: str, replica: int, life: int = 0) -> Ports:
         """The ends that a replica holds."""
         uses: dict[str, Any] = {}
         serves: dict[str, dict[str, Any]] = {}
         for edge in self.program.edges_of(node):
-            if edge.source == node and (edge.key, replica) in self.elsewhere:
-                uses[edge.port.name] = self.elsewhere[edge.key, replica]
-            elif edge.source == node:
-                uses[edge.port.name] = edge.port.client(self.client_end(edge, replica, life))
+            if edge.source == node:
+                ends = [
+                    self._client(edge, replica, life, part)
+                    for part in self.program.parts_of(edge, replica)
+                ]
+                uses[edge.port.name] = ends if edge.each else ends[0]
             if edge.target == node and not edge.among_peers:
-                part = replica if edge.split else 0
+                part = replica if self.program.num_parts(edge) > 1 else 0
                 if not self.memory(edge, part):
                     continue  # another replica serves it, elsewhere
                 end = edge.port.server(self._server_end(edge, part, replica, life))
                 serves.setdefault(edge.port.name, {})[edge.source] = end
         return Ports(uses, serves)
 
-    def client_end(self, edge: Edge, replica: int, life: int = 0) -> End:
-        """What replica ``replica`` of the source holds of ``edge``."""
+    def _client(self, edge: Edge, replica: int, life: int, part: int) -> Any:
+        if (edge.key, replica, part) in self.elsewhere:
+            return self.elsewhere[edge.key, replica, part]
+        return edge.port.client(self.client_end(edge, replica, life, part))
+
+    def client_end(self, edge: Edge, replica: int, life: int = 0, part: int | None = None) -> End:
+        """What replica ``replica`` of the source holds of ``edge``, or of one part of it."""
         program, own = self.program, self.wakeups[edge.source][replica]
-        part = program.part_of(edge, replica)
+        part = program.parts_of(edge, replica)[0] if part is None else part
         peers = self.wakeups[edge.target]
         return End(
             self.memory(edge, part),
             program.clients_of(edge, part).index(replica),
             life,
             own,
-            [peers[part]] if edge.split else peers,
+            [peers[part]] if program.num_parts(edge) > 1 else peers,
         )
 
     def _server_end(self, edge: Edge, part: int, replica: int, life: int) -> End:

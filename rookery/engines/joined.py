@@ -30,12 +30,15 @@ class Carried(NamedTuple):
     """Who waits for what it is told."""
 
 
-def carried_edges(program: Program) -> Iterator[tuple[int, Edge]]:
-    """The edges that join those who act to others, numbered."""
-    acting = program.acting.name
-    for index, edge in enumerate(program.edges):
+def carried_edges(program: Program) -> Iterator[tuple[int, Edge, int]]:
+    """The edges that join those who act to others, and each part of them that a place may use,
+    numbered."""
+    acting, number = program.acting.name, 0
+    for edge in program.edges:
         if edge.source == acting and edge.port.kind != "memory":
-            yield index * MOST_PLACES, edge
+            for part in range(program.num_parts(edge)):
+                yield number, edge, part
+                number += MOST_PLACES
 
 
 def relays_at_head(wired: Wired, places: Sequence[int]) -> list[Carried]:
@@ -43,17 +46,22 @@ def relays_at_head(wired: Wired, places: Sequence[int]) -> list[Carried]:
     return [
         Carried(
             start + place,
-            edge.port.server_relay(wired.client_end(edge, place)),
+            edge.port.server_relay(wired.client_end(edge, place, part=part)),
             edge.port.kind == "cell",
         )
-        for start, edge in carried_edges(wired.program)
-        for place in _apart(edge, places)
+        for start, edge, part in carried_edges(wired.program)
+        for place in _apart(edge, _in_part(wired.program, edge, part, places))
     ]
+
+
+def _in_part(program: Program, edge: Edge, part: int, places: Sequence[int]) -> list[int]:
+    """Those of ``places`` that use this part of ``edge``."""
+    return [place for place in places if part in program.parts_of(edge, place)]
 
 
 def _apart(edge: Edge, places: Sequence[int]) -> Sequence[int]:
     """The places that have memory of their own; all of a host read the same newest weights."""
-    shared = edge.port.kind == "cell" and edge.port.for_one(places[0]) is edge.port
+    shared = edge.port.kind == "cell" and edge.port.for_one(0) is edge.port
     return places[:1] if shared else places
 
 
@@ -107,25 +115,26 @@ class JoinedActors:
         return [
             Carried(
                 start + place,
-                edge.port.for_one(place).client_relay(self.memory(edge, place)),
+                edge.port.for_one(place).client_relay(self.memory(edge, place, part)),
                 edge.port.kind == "cell",
                 [self.wakeups[place]],
             )
-            for start, edge in carried_edges(self.program)
-            for place in _apart(edge, self.places)
+            for start, edge, part in carried_edges(self.program)
+            for place in _apart(edge, _in_part(self.program, edge, part, self.places))
         ]
 
-    def memory(self, edge: Edge, place: int) -> Arrays:
-        """What the actor at ``place`` has of ``edge``."""
-        apart = place if place in _apart(edge, self.places) else self.places[0]
-        return under(_prefix(edge, apart), self.arena.arrays)
+    def memory(self, edge: Edge, place: int, part: int = 0) -> Arrays:
+        """What the actor at ``place`` has of one part of ``edge``."""
+        among = _apart(edge, _in_part(self.program, edge, part, self.places))
+        apart = place if place in among else among[0]
+        return under(_prefix(edge, apart, part), self.arena.arrays)
 
-    def _ends(self) -> Iterator[tuple[tuple[str, int], Any]]:
-        for _, edge in carried_edges(self.program):
-            for place in self.places:
+    def _ends(self) -> Iterator[tuple[tuple[str, int, int], Any]]:
+        for _, edge, part in carried_edges(self.program):
+            for place in _in_part(self.program, edge, part, self.places):
                 own = self.wakeups[place]
-                end = End(self.memory(edge, place), 0, 0, own, [self.link])
-                yield (edge.key, place), edge.port.for_one(place).client(end)
+                end = End(self.memory(edge, place, part), 0, 0, own, [self.link])
+                yield (edge.key, place, part), edge.port.for_one(place).client(end)
 
     def _all_wakeups(self) -> dict[str, list[Wakeup]]:
         """Of every replica: those that are elsewhere are reached over the link."""
@@ -146,14 +155,14 @@ class JoinedActors:
             wakeup.close()
 
 
-def _prefix(edge: Edge, place: int) -> str:
-    return f"{edge.key}/{place}/"
+def _prefix(edge: Edge, place: int, part: int) -> str:
+    return f"{edge.key}/{place}/{part}/"
 
 
 def _layouts(program: Program, places: Sequence[int]) -> dict[str, ArraySpec]:
     return {
-        f"{_prefix(edge, place)}{name}": spec
-        for _, edge in carried_edges(program)
-        for place in _apart(edge, places)
+        f"{_prefix(edge, place, part)}{name}": spec
+        for _, edge, part in carried_edges(program)
+        for place in _apart(edge, _in_part(program, edge, part, places))
         for name, spec in edge.port.for_one(place).layout().items()
     }

@@ -168,15 +168,17 @@ def _finish_turn(
     stopping: Stopping,
     owner: SessionOwner | None,
 ) -> bool:
-    """Let those that act and ``member`` end what it has begun; whether anybody did anything.
+    """Let those that act, ``member`` and all of its kind end what it has begun; whether anybody did
+    anything.
 
-    When the run is over, what takes long is left half made.
+    When the run is over, what takes long is left half made by who may leave it.
     """
     begun, worked = time.monotonic(), False
+    kind = [each for each in members if each.node is member.node]
     while member.role.midway():
-        turns = [_turn(each, members, owner) for each in (*acting, member)]
+        turns = [_turn(each, members, owner) for each in (*acting, *kind)]
         worked |= any(turns)
-        slow = time.monotonic() - begun > POLL_SECS
+        slow = member.node.leaves and time.monotonic() - begun > POLL_SECS
         if not any(turns) or (slow and _is_over(stopping, owner)):
             break
     return worked

@@ -231,7 +231,7 @@ class RankWired:
         self.program, self.ranks = program, ranks
         self.seating, self.bridge = Seating(program), Bridge(ranks)
         self.wakeup = MpiWakeup(ranks, self.bridge)
-        self.elsewhere: dict[tuple[str, int], Any] = {}
+        self.elsewhere: dict[tuple[str, int, int], Any] = {}
         here = [edge for edge in program.edges if not edge.among_peers and self._served(edge)]
         wakeups = {node.name: [self.wakeup] * node.replicas for node in program.nodes}
         memory = allocate(layouts(program, here))
@@ -242,8 +242,9 @@ class RankWired:
                 self._join(edge)
                 continue
             for client in range(program.node(edge.source).replicas):
-                self._carry(edge, client, number)
-                number += 1
+                for part in program.parts_of(edge, client):
+                    self._carry(edge, client, part, number)
+                    number += 1
 
     def _server_rank(self, edge: Edge, part: int) -> int:
         return self.seating.rank_of(edge.target, part)
@@ -263,23 +264,23 @@ class RankWired:
         color = 0 if mine else self.ranks.mpi.UNDEFINED
         comm = self.ranks.comm.Split(color, mine[0] if mine else 0)
         for replica in mine:
-            self.elsewhere[edge.key, replica] = MpiGroup(self.ranks, comm)
+            self.elsewhere[edge.key, replica, 0] = MpiGroup(self.ranks, comm)
 
-    def _carry(self, edge: Edge, client: int, number: int) -> None:
+    def _carry(self, edge: Edge, client: int, part: int, number: int) -> None:
         """A relay on either side, where the ends of an edge have different ranks."""
         here, first = self.ranks.rank, edge.port.kind == "cell"
         source = self.seating.rank_of(edge.source, client)
-        target = self._server_rank(edge, self.program.part_of(edge, client))
+        target = self._server_rank(edge, part)
         if source == target:
             return
         if source == here:
             port = edge.port.for_one(client)
             arrays = allocate(port.layout())
             end = End(arrays, 0, 0, self.wakeup, [self.wakeup])
-            self.elsewhere[edge.key, client] = port.client(end)
+            self.elsewhere[edge.key, client, part] = port.client(end)
             self.bridge.add(number, port.client_relay(arrays), target, first=first)
         elif target == here:
-            relay = edge.port.server_relay(self.wired.client_end(edge, client))
+            relay = edge.port.server_relay(self.wired.client_end(edge, client, part=part))
             self.bridge.add(number, relay, source, first=first)
 
 

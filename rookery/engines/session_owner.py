@@ -192,16 +192,22 @@ class SessionOwner:
     # ---- what the session asks -------------------------------------------------------------------
 
     def _parts(self) -> dict[str, State]:
+        self.role.ask_for_parts()
+        self._answer_here()
         parts: dict[str, State] = self.role.save_state()
         return parts | self.parts_of_others()
 
     def _beside(self) -> dict[str, State]:
         """What lies outside of checkpoints is saved before they say so, where that is possible."""
         parts: dict[str, State] = self.role.save_beside()
+        self._answer_here()
+        return parts
+
+    def _answer_here(self) -> None:
+        """Those that take turns with this role answer at once, but for who takes long."""
         for other in self.others():
             if other.node.busy:
                 other.role.answer()
-        return parts
 
     def _settle(self) -> None:
         """Those that take turns with this role answer what was asked."""

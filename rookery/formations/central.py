@@ -164,6 +164,7 @@ class Central:
             replicas=replicas,
             num_threads=formation.inference_threads,
             follows_episodes=True,
+            leaves=True,
             metrics=METRICS,
             about=f"{plan.config.algo}, at most {most} environments at once",
         )

@@ -74,6 +74,7 @@ _OURS = {
     "async": "rookery.formations.asynchronous:Async",
     "central": "rookery.formations.central:Central",
     "hogwild": "rookery.formations.hogwild:Hogwild",
+    "paramserver": "rookery.formations.paramserver:Paramserver",
     "replay": "rookery.formations.replay:Replay",
     "sync": "rookery.formations.sync:Sync",
 }

@@ -28,6 +28,16 @@ class Moments:
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.count, self.mean, self.var))
 
+    def packed(self) -> Tensor:
+        """All of it in one row."""
+        return torch.cat([part.reshape(-1) for part in self])
+
+    @classmethod
+    def unpacked(cls, row: Tensor, shape: torch.Size | tuple[int, ...]) -> Moments:
+        """The inverse of :meth:`packed`."""
+        mean, var = row[1:].view(2, -1)
+        return cls(row[0], mean.view(shape), var.view(shape))
+
     def merged(self, other: Moments) -> Moments:
         """Those of both samples together (Chan et al.)."""
         count = self.count + other.count
@@ -46,6 +56,20 @@ class Pool(Protocol):
     def add(self, samples: Tensor) -> Moments:
         """Add one's own ``samples`` ``[N, *shape]``; what all have added so far."""
         ...
+
+
+def moments_of(
+    samples: Tensor, shape: torch.Size, total: Total = lambda sums: sums
+) -> Moments | None:
+    """Those of ``samples`` ``[N, *shape]``, ``total`` added up over all who have some; None if
+    nobody has."""
+    batch = samples.to(torch.float64)
+    sums = total(torch.cat([batch.new_tensor([len(batch)]), batch.sum(0).reshape(-1)]))
+    num = sums[0]
+    if num == 0:
+        return None
+    mean = (sums[1:] / num).view(shape)
+    return Moments(num, mean, total(((batch - mean) ** 2).sum(0)) / num)
 
 
 class RunningMoments(nn.Module):
@@ -81,14 +105,9 @@ class RunningMoments(nn.Module):
         if self.pool is not None:
             self.take(self.pool.add(samples))
             return
-        batch = samples.to(torch.float64)
-        sums = total(torch.cat([batch.new_tensor([len(batch)]), batch.sum(0).reshape(-1)]))
-        num = sums[0]
-        if num == 0:
-            return
-        batch_mean = (sums[1:] / num).view(self.mean.shape)
-        batch_var = total(((batch - batch_mean) ** 2).sum(0)) / num
-        self.take(self.moments.merged(Moments(num, batch_mean, batch_var)))
+        batch = moments_of(samples, self.mean.shape, total)
+        if batch is not None:
+            self.take(self.moments.merged(batch))
 
     def forget_cache(self) -> None:
         """Call after the buffers were written from outside."""

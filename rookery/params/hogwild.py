@@ -175,7 +175,7 @@ class SlotPool:
         """Replace what this worker has added by ``moments``."""
         turn = int(self.turns[self.worker]) + 1
         page = self.pages[self.worker, turn % 2]
-        page[:] = torch.cat([part.reshape(-1) for part in moments]).numpy()
+        page[:] = moments.packed().numpy()
         self.turns[self.worker] = turn
 
     def merged(self) -> Moments:
@@ -195,8 +195,7 @@ class SlotPool:
                 break
         if not turn:
             return RunningMoments(self.shape).moments
-        mean, var = page[1:].view(2, -1)
-        return Moments(page[0], mean.view(self.shape), var.view(self.shape))
+        return Moments.unpacked(page, self.shape)
 
 
 class HogwildOptimizer(FlatOptimizer):

@@ -22,8 +22,8 @@ no gradient have, take torch six to forty times as long as others."""
 class OptimizerConfig:
     """How gradients become weights."""
 
-    name: Literal["adam", "rmsprop"] = "adam"
-    """Adam, or RMSprop."""
+    name: Literal["adam", "rmsprop", "sgd", "momentum", "adagrad", "adadelta"] = "adam"
+    """Adam, RMSprop, plain gradient descent, the same with momentum, Adagrad, or Adadelta."""
     lr: Schedule = 3e-4
     """Learning rate: a number, or a schedule over absolute steps {start, end, until_steps}."""
     eps: float = 1e-5
@@ -34,6 +34,10 @@ class OptimizerConfig:
     """Adam's AMSGrad variant."""
     alpha: float = 0.99
     """RMSprop's decay rate."""
+    momentum: float = 0.9
+    """How much of its last step momentum keeps."""
+    rho: float = 0.9
+    """Adadelta's decay rate."""
     max_grad_norm: float | None = 0.5
     """Gradients are scaled to at most this norm; null leaves them."""
     average_updates: int = 0
@@ -53,15 +57,28 @@ class OptimizerConfig:
             )
         if not self.eps > 0:
             raise UserError(f"optimizer.eps: must be positive, got {self.eps}")
-        if not all(0 <= beta < 1 for beta in (*self.betas, self.alpha)):
-            raise UserError("optimizer: betas and alpha must be at least 0 and below 1")
+        decays = (*self.betas, self.alpha, self.momentum, self.rho)
+        if not all(0 <= decay < 1 for decay in decays):
+            raise UserError(
+                "optimizer: betas, alpha, momentum and rho must be at least 0 and below 1"
+            )
+
+
+_STATISTICS = {
+    "adam": ["exp_avg", "exp_avg_sq"],
+    "rmsprop": ["square_avg"],
+    "sgd": [],
+    "momentum": ["momentum_buffer"],
+    "adagrad": ["sum"],
+    "adadelta": ["square_avg", "acc_delta"],
+}
+"""By torch.optim's names."""
 
 
 def statistic_names(config: OptimizerConfig) -> list[str]:
     """What the optimizer keeps of each parameter."""
-    if config.name == "rmsprop":
-        return ["square_avg"]
-    return ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if config.amsgrad else [])]
+    largest = ["max_exp_avg_sq"] if config.name == "adam" and config.amsgrad else []
+    return [*_STATISTICS[config.name], *largest]
 
 
 class FlatOptimizer:
@@ -116,10 +133,21 @@ class FlatOptimizer:
     def _apply(self, lr: float, grad: Tensor, data: Tensor, own: slice) -> None:
         """Step ``data``, of which ``own`` are the statistics, along ``grad``."""
         state = {name: leaf[own] for name, leaf in self.state.items() if name != "step"}
-        if self.config.name == "adam":
-            self._adam(lr, grad, data, state, self.state["step"])
-        else:
-            self._rmsprop(lr, grad, data, state)
+        match self.config.name:
+            case "adam":
+                self._adam(lr, grad, data, state, self.state["step"])
+            case "rmsprop":
+                self._rmsprop(lr, grad, data, state["square_avg"])
+            case "sgd":
+                data.add_(grad, alpha=-lr)
+            case "momentum":
+                buffer = state["momentum_buffer"].mul_(self.config.momentum).add_(grad)
+                data.add_(buffer, alpha=-lr)
+            case "adagrad":
+                squares = state["sum"].addcmul_(grad, grad)
+                self._divided(lr, grad, data, squares)
+            case "adadelta":
+                self._adadelta(lr, grad, data, state["square_avg"], state["acc_delta"])
 
     def _adam(
         self, lr: float, grad: Tensor, data: Tensor, state: dict[str, Tensor], step: Tensor
@@ -141,11 +169,24 @@ class FlatOptimizer:
             maximize=False,
         )
 
-    def _rmsprop(self, lr: float, grad: Tensor, data: Tensor, state: dict[str, Tensor]) -> None:
-        average = state["square_avg"]
+    def _rmsprop(self, lr: float, grad: Tensor, data: Tensor, average: Tensor) -> None:
         average.mul_(self.config.alpha).addcmul_(grad, grad, value=1 - self.config.alpha)
-        root = torch.add(average, TINY).sqrt_()
+        self._divided(lr, grad, data, average)
+
+    def _divided(self, lr: float, grad: Tensor, data: Tensor, squares: Tensor) -> None:
+        """Step along ``grad``, each number divided by the root of its ``squares``."""
+        root = torch.add(squares, TINY).sqrt_()
         data.addcdiv_(grad, root.add_(self.config.eps), value=-lr)
+
+    def _adadelta(
+        self, lr: float, grad: Tensor, data: Tensor, squares: Tensor, deltas: Tensor
+    ) -> None:
+        rho, eps = self.config.rho, self.config.eps
+        squares.mul_(rho).addcmul_(grad, grad, value=1 - rho)
+        root = torch.add(squares, eps).sqrt_()
+        delta = torch.add(deltas, eps).sqrt_().div_(root).mul_(grad)
+        deltas.mul_(rho).addcmul_(delta, delta, value=1 - rho)
+        data.add_(delta, alpha=-lr)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The optimizer's statistics by name."""

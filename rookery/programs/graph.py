@@ -10,7 +10,7 @@ A program says who is there and what they exchange. It starts nothing and import
 
 An edge points from the role that uses a port to the role that serves it. Replicas that serve one
 port serve it together, the first of them for those elsewhere, unless the edge is ``split``: then
-each has an equal part of the clients.
+each has an equal part of the clients; or ``each``: then every client uses all of them, one by one.
 """
 
 from __future__ import annotations
@@ -100,6 +100,9 @@ class Edge:
     target: str
     split: bool = False
     """Each replica of the target serves an equal part of the source's."""
+    each: bool = False
+    """Each replica of the target serves all of the source's, with memory of its own: what a client
+    holds is a list of ends, one for each of them."""
 
     @property
     def key(self) -> str:
@@ -151,13 +154,16 @@ class Program:
 
     def num_parts(self, edge: Edge) -> int:
         """Into how many parts, each with memory of its own, ``edge`` is split."""
-        return self.node(edge.target).replicas if edge.split else 1
+        return self.node(edge.target).replicas if edge.split or edge.each else 1
 
-    def part_of(self, edge: Edge, client: int) -> int:
-        """To which part replica ``client`` of the source belongs; the replica that serves it."""
-        return client * self.num_parts(edge) // self.node(edge.source).replicas
+    def parts_of(self, edge: Edge, client: int) -> list[int]:
+        """To which parts replica ``client`` of the source belongs; the replicas that serve it."""
+        parts = self.num_parts(edge)
+        if edge.each:
+            return list(range(parts))
+        return [client * parts // self.node(edge.source).replicas]
 
     def clients_of(self, edge: Edge, part: int) -> list[int]:
         """The replicas of the source that belong to ``part``."""
         replicas = range(self.node(edge.source).replicas)
-        return [client for client in replicas if self.part_of(edge, client) == part]
+        return [client for client in replicas if part in self.parts_of(edge, client)]

@@ -100,6 +100,12 @@ class Plan:
         return columns * config.on_policy.rollouts_per_update
 
     @property
+    def steps_each(self) -> int:
+        """The most steps of which one that acts and learns makes an update."""
+        algo = self.config.on_policy
+        return algo.rollout_steps * self.envs_each * algo.rollouts_per_update
+
+    @property
     def network(self) -> Any:
         """The network itself, to be looked at and not changed."""
         return self._policy

@@ -170,16 +170,18 @@ class Schema:
         }
 
     def _replica_flags(self) -> dict[str, str]:
-        """``actors``, ``workers`` where those act, and ``learners`` where there may be several."""
+        """``actors``, ``workers`` where those act; ``learners`` and ``servers`` where there may be
+        several."""
         flags = {"actors": f"{self.formation_block}.num_actors"}
         if self.formation_class.acting_role == "worker":
             flags["workers"] = flags["actors"]
-        if f"{self.formation_block}.num_learners" in self.kinds:
-            flags["learners"] = f"{self.formation_block}.num_learners"
+        for name in ("learners", "servers"):
+            if f"{self.formation_block}.num_{name}" in self.kinds:
+                flags[name] = f"{self.formation_block}.num_{name}"
         return flags
 
     def _why_no_flag(self, name: str, write: Callable[[str], str]) -> str | None:
-        """What to write instead of ``workers`` or ``learners``, which other formations have."""
+        """What to write instead of those that other formations have."""
         actors, works = write("actors"), self.formation_class.acting_role == "worker"
         if name == "workers":
             return f": formation {self.formation} has actors; use {actors}"
@@ -187,6 +189,8 @@ class Schema:
             return f": in formation {self.formation} the workers learn; use {actors}"
         if name == "learners":
             return f": formation {self.formation} has one learner; leave it out"
+        if name == "servers":
+            return f": formation {self.formation} has no parameter servers; leave it out"
         return None
 
     @property

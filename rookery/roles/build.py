@@ -35,16 +35,28 @@ from rookery.roles.free_learner import FreeLearner
 from rookery.roles.hogwild import HogwildLearner, HogwildSession, HogwildWorker, Holder
 from rookery.roles.inference import Inference, Served
 from rookery.roles.learner import Learner
+from rookery.roles.parameter_server import (
+    ParameterServer,
+    PartOptimizer,
+    Rule,
+    Shard,
+    kept_specs,
+    parts_of,
+)
 from rookery.roles.policy_replica import PolicyReplica
+from rookery.roles.pushing import PushingLearner, PushingWorker
 from rookery.roles.replay import Replay
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.roles.replay_server import ReplayServer
 from rookery.roles.rollout_lane import RolloutLane
+from rookery.roles.sharded_session import ShardedSession
 from rookery.roles.thin_actor import ThinActor
 from rookery.roles.worker import Worker
 from rookery.runs.directory import RunDirectory
 from rookery.transport.blocks import BlockPort
+from rookery.transport.reports import ReportsPort
 from rookery.transport.requests import RequestServer, RequestsPort, Seat
+from rookery.transport.shards import KeptPort, ShardPort, ShardServer
 from rookery.transport.weights import WeightsPort
 
 _LOG = logging.getLogger(__name__)
@@ -196,6 +208,68 @@ def build_hogwild_session(place: Place) -> HogwildSession:
         place.own,
         info_keys=plan.info_keys,
         looks_inside=plan.config.metrics.histograms,
+    )
+
+
+# ---- parameter servers ---------------------------------------------------------------------------
+
+
+def build_pushing_worker(place: Place) -> PushingWorker:
+    """A worker that pushes its gradients."""
+    plan, ports = place.plan, place.ports
+    kind = partial(PushingLearner, clients=ports.use(ShardPort.name))
+    actor, learner = _worker_parts(place, kind, Alone(place.replica))
+    return PushingWorker(
+        actor,
+        learner,
+        ports.use(ReportsPort.name),
+        place.own,
+        run_seed=plan.config.seed,
+        most_episodes=plan.steps_each,
+        varies=not place.exact,
+    )
+
+
+def build_parameter_server(
+    place: Place, rule: Callable[..., Rule], num_servers: int
+) -> ParameterServer:
+    """A server of one part of the weights."""
+    plan, ports, config = place.plan, place.ports, place.plan.config.optimizer
+    part = parts_of(plan.num_params, num_servers)[place.replica]
+    num = part.stop - part.start
+    server: ShardServer = ports.serve(ShardPort.name)
+    shard = Shard(
+        server.of_length(num),
+        PartOptimizer(config, num),
+        plan.moments,
+        start_steps=place.start_steps,
+        warn=place.warn,
+    )
+    return ParameterServer(
+        shard,
+        rule(warn=_LOG.warning if place.replica else place.warn),  # all see the same
+        part=part,
+        kept=ports.use(KeptPort.name),
+        kept_like=kept_specs(plan.num_params, config, plan.moments),
+        saves=ports.serve("part"),
+        heartbeat=place.heartbeat,
+        warn=place.warn,
+    )
+
+
+def build_sharded_session(place: Place) -> ShardedSession:
+    """Who keeps the session of workers and parameter servers."""
+    plan, ports = place.plan, place.ports
+    nothing: Any = None  # it learns from no rollouts and publishes to nobody
+    holder = make_learner(place, Learner, nothing, nothing, device=torch.device("cpu"))
+    return ShardedSession(
+        holder,
+        ports.serve(ReportsPort.name),
+        ports.serve(KeptPort.name),
+        ports.use("part"),
+        place.own,
+        info_keys=plan.info_keys,
+        exactly=not plan.concurrent,
     )
 
 

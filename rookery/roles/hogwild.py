@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from typing import Any
 
 import numpy as np
 
 from rookery.core.patience import Patience
 from rookery.core.ports import BaseRole, Wakeup
-from rookery.core.spec import Array
+from rookery.core.spec import Arrays
 from rookery.core.update import Update
 from rookery.nets.normalizer import RunningMoments, moments_in
 from rookery.nets.policy import Policy
@@ -33,18 +32,17 @@ from rookery.params.hogwild import (
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
 from rookery.roles.actor import Actor
 from rookery.roles.learner import Learner
+from rookery.roles.tally import Tally
+from rookery.roles.worker import load_both, save_both
 from rookery.runs.checkpoint_files import State
 from rookery.transport.reports import Reports
 
 _LOG = logging.getLogger(__name__)
 
-WINDOW = 100
-"""Means are over this many updates of each worker."""
 LOOK_SECS = 0.05
 """How often the session looks for reports."""
 END_SECS = 10.0
 """How long it waits for the workers' last updates."""
-_LEARNER = "learner/"
 
 
 class Sharer(Learner):
@@ -168,27 +166,11 @@ class HogwildWorker(BaseRole):
 
     def save_episodes(self) -> State | None:
         """Where its episodes are, and its own randomness."""
-        saved = self.actor.save_episodes()
-        if saved is None:
-            return None
-        own = self.learner.save_state()["learner"]
-        arrays = {f"{_LEARNER}{name}": array for name, array in own.arrays.items()}
-        return State({**saved.arrays, **arrays}, saved.data | {"learner": own.data})
+        return save_both(self.actor, self.learner)
 
     def load_episodes(self, saved: State) -> None:
         """Go on from :meth:`save_episodes`."""
-        self.actor.load_episodes(saved)
-        if "learner" in saved.data:
-            self.learner.load_own(
-                State(
-                    {
-                        name.removeprefix(_LEARNER): array
-                        for name, array in saved.arrays.items()
-                        if name.startswith(_LEARNER)
-                    },
-                    saved.data["learner"],
-                )
-            )
+        load_both(self.actor, self.learner, saved)
 
     def close(self) -> None:
         """Close the environments; who was killed has not come here."""
@@ -237,7 +219,11 @@ class HogwildSession(BaseRole):
     ) -> None:
         """``looks_inside``: keep the weights at hand current, for histograms."""
         self.holder, self.own, self.looks_inside = holder, own, looks_inside
-        self.tally = Tally(holder.memory, reports, info_keys)
+        self.tally = Tally(reports, info_keys, self._counts)
+
+    def _counts(self, told: Arrays) -> tuple[int, int]:
+        memory = self.holder.memory
+        return memory.total(STEPS), memory.total(UPDATES)
 
     @property
     def policy(self) -> Policy:
@@ -293,52 +279,6 @@ class HogwildSession(BaseRole):
     def load_state(self, parts: dict[str, State]) -> None:
         """Go on from :meth:`save_state`."""
         self.holder.load_state(parts)
-
-
-class Tally:
-    """Makes one :class:`~rookery.core.update.Update` of what all workers told since the last."""
-
-    def __init__(self, memory: HogwildMemory, reports: Reports, info_keys: tuple[str, ...]) -> None:
-        self.memory, self.reports, self.info_keys = memory, reports, info_keys
-        self.recent: deque[Array] = deque(maxlen=WINDOW * memory.num_workers)
-        self.episodes: list[Array] = []
-        """Of the update that is being told."""
-
-    def waiting(self) -> bool:
-        """Whether an update was told; episodes are taken as they come.
-
-        A worker tells those first, and waits if there are more than its ring holds.
-        """
-        self.episodes.append(self.reports.episodes.take())
-        return bool((self.reports.updates.written > self.reports.updates.read).any())
-
-    def take(self) -> Update | None:
-        """None if no update was told."""
-        rows = self.reports.updates.take()
-        self.episodes.append(self.reports.episodes.take())
-        if not len(rows):
-            return None
-        self.recent.extend(rows)
-        episodes = np.concatenate(self.episodes)
-        self.episodes.clear()
-        info = episodes[:, 2 : 2 + len(self.info_keys)].T
-        return Update(
-            steps=self.memory.total(STEPS),
-            updates=self.memory.total(UPDATES),
-            metrics=self._metrics(),
-            returns=episodes[:, 0],
-            lengths=episodes[:, 1].astype(np.int64),
-            info=dict(zip(self.info_keys, info, strict=True)),
-        )
-
-    def _metrics(self) -> dict[str, float]:
-        """Means over the last updates; of staleness also the least and the most."""
-        recent = np.stack(self.recent)
-        over = {"train/staleness_min": np.min, "train/staleness_max": np.max}
-        return {
-            name: float(over.get(name, np.mean)(recent[:, place]))
-            for place, name in enumerate(self.reports.names())
-        }
 
 
 def await_ends(memory: HogwildMemory, who: str) -> None:

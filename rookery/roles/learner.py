@@ -6,11 +6,12 @@ import copy
 import math
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from rookery.algos.algorithm import Algorithm
 from rookery.core.errors import RunFailed, UserError
@@ -116,6 +117,10 @@ class Learner(BaseRole):
             self.load_state(before)
             self.left = True
             return None
+        return self._conclude(rollout, metrics)
+
+    def _conclude(self, rollout: Rollout, metrics: dict[str, float]) -> Update:
+        """Count and publish what was learned from ``rollout``, and give it back."""
         if self.mean is not None:
             self.mean.add()
         num_steps, metrics = self._together(rollout.num_steps, metrics)
@@ -130,6 +135,18 @@ class Learner(BaseRole):
         self, rollout: Rollout, leaving: Callable[[], bool] | None
     ) -> dict[str, float] | None:
         """What one update did; None if it was left between two minibatches."""
+        learning = self._learning(rollout)
+        while True:
+            try:
+                next(learning)
+            except StopIteration as end:
+                metrics: dict[str, float] = end.value
+                return metrics
+            if leaving is not None and leaving():
+                return None
+
+    def _learning(self, rollout: Rollout) -> Generator[None, None, dict[str, float]]:
+        """One update, which pauses after each gradient step; what it did."""
         batch = self.algorithm.prepare(rollout)
         lr = value_at(self.optimizer.config.lr, self.steps)
         seen: list[Tensors] = []
@@ -137,11 +154,9 @@ class Learner(BaseRole):
             loss, metrics = self.algorithm.loss(self.policy, minibatch, self.steps)
             self.flat.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            self.flat.average_grad(minibatch.mask.sum(), self.group)
-            metrics["grad_norm"] = self.optimizer.step(lr)
+            metrics["grad_norm"] = self._apply(minibatch.mask.sum(), lr)
             seen.append(metrics)
-            if leaving is not None and leaving():
-                return None
+            yield
         self.policy.update_moments(batch.obs, batch.mask.bool(), self.group.sum_)
         means = {name: float(torch.stack([m[name] for m in seen]).mean()) for name in seen[0]}
         if not math.isfinite(means["grad_norm"]):
@@ -150,6 +165,11 @@ class Learner(BaseRole):
                 "set optimizer.max_grad_norm, or normalise observations and rewards"
             )
         return means | {"lr": lr} | self.algorithm.report(batch)
+
+    def _apply(self, weight: Tensor, lr: float) -> Tensor:
+        """Step along the gradient, of so many samples; its norm before clipping."""
+        self.flat.average_grad(weight, self.group)
+        return self.optimizer.step(lr)
 
     def _together(self, num_steps: int, metrics: dict[str, float]) -> tuple[int, dict[str, float]]:
         """Steps of the whole group, and the means of its metrics."""
@@ -192,24 +212,29 @@ class Learner(BaseRole):
         """The parts of a checkpoint that are the learner's; its weights are those to be played."""
         policy = self.policy
         weights: SavedArrays = dict(policy.state_dict())
-        own: SavedArrays = dict(self.algorithm.state_tensors())
-        averaged = 0
         if self.mean is not None:
             weights |= self.flat.views(self.mean.mean)
-            own[_LEARNED], averaged = self.flat.data, self.mean.count
         return {
             "weights": State(weights, {"signature": policy.signature.to_json()}),
             "optimizer": State(dict(self.optimizer.state_tensors()), {}),
-            "learner": State(
-                own,
-                {
-                    "averaged": averaged,
-                    "steps": self.steps,
-                    "updates": self.updates,
-                    "rng": generator_state(self.rng),
-                },
-            ),
+            "learner": self.save_own(),
         }
+
+    def save_own(self) -> State:
+        """Counts, randomness and the algorithm's state."""
+        own: SavedArrays = dict(self.algorithm.state_tensors())
+        averaged = 0
+        if self.mean is not None:
+            own[_LEARNED], averaged = self.flat.data, self.mean.count
+        return State(
+            own,
+            {
+                "averaged": averaged,
+                "steps": self.steps,
+                "updates": self.updates,
+                "rng": generator_state(self.rng),
+            },
+        )
 
     def load_state(self, parts: dict[str, State]) -> None:
         """Go on from :meth:`save_state`."""
@@ -218,7 +243,7 @@ class Learner(BaseRole):
         self.load_own(parts["learner"])
 
     def load_own(self, saved: State) -> None:
-        """Counts, randomness and the algorithm's state of :meth:`save_state`."""
+        """Go on from :meth:`save_own`."""
         own, data = saved_tensors(saved), saved.data
         if self.mean is not None:
             self.mean.restart(data.get("averaged", 0))

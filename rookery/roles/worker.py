@@ -16,6 +16,7 @@ from rookery.roles.actor import Actor
 from rookery.roles.learner import Learner
 from rookery.runs.checkpoint_files import State
 
+_LEARNER = "learner/"
 OVER, GO_ON, WAIT = (np.array([word], np.float64) for word in range(3))
 """What the first member of a group tells the others."""
 
@@ -110,3 +111,26 @@ class Worker(BaseRole):
     def close(self) -> None:
         """Close the environments."""
         self.actor.close()
+
+
+def save_both(actor: Actor, learner: Learner) -> State | None:
+    """Where a worker's episodes are, and what its learner has to itself, where several learn around
+    one set of weights."""
+    saved = actor.save_episodes()
+    if saved is None:
+        return None
+    own = learner.save_own()
+    arrays = {f"{_LEARNER}{name}": array for name, array in own.arrays.items()}
+    return State({**saved.arrays, **arrays}, saved.data | {"learner": own.data})
+
+
+def load_both(actor: Actor, learner: Learner, saved: State) -> None:
+    """Go on from :func:`save_both`; a worker of another formation has saved its episodes alone."""
+    actor.load_episodes(saved)
+    if "learner" in saved.data:
+        own = {
+            name.removeprefix(_LEARNER): array
+            for name, array in saved.arrays.items()
+            if name.startswith(_LEARNER)
+        }
+        learner.load_own(State(own, saved.data["learner"]))

@@ -111,8 +111,8 @@ class HostsConfig:
     listen: str | None = None
     """HOST:PORT at which they find it; null: nobody joins."""
     places: int | None = None
-    """How many of their actors there is room for. Formations replay and async have them beyond
-    their own (null: 32); sync needs to know how many of its actors are theirs."""
+    """How many of their actors there is room for. Formations replay, async and paramserver have
+    them beyond their own (null: 32); sync needs to know how many of its actors are theirs."""
     token_file: str | None = None
     """A file with the token that hosts must have; null: ROOKERY_TOKEN, or one is made."""
     lease_secs: float = 15.0
@@ -245,7 +245,7 @@ class RunConfig:
         if given == "none":
             raise UserError(
                 f"--listen: formation {self.formation} shares memory and stays on one machine; "
-                "use replay, async, sync or allreduce"
+                "use replay, async, paramserver, sync or allreduce"
             )
         if given == "some" and hosts.places is None:
             raise UserError(
@@ -292,7 +292,8 @@ class RunConfig:
         if self.engine == "mpi":
             raise UserError(
                 f"--formation {self.formation}: runs under --engine inline or local, and on other "
-                "machines by `rookery join`; engine mpi carries sync, async, allreduce and replay"
+                "machines by `rookery join`; engine mpi carries sync, async, allreduce, "
+                "paramserver and replay"
             )
         if self.env.halves != 1:
             raise UserError(

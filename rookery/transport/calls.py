@@ -28,6 +28,7 @@ class _Box:
 
     def __init__(self, end: End) -> None:
         self.end = end
+        self.places = len(end.arrays["done"])
         self.asked = end.arrays["asked"]
         """``[0]`` number of questions; their steps follow."""
         self.counts = end.arrays["answered"]
@@ -38,7 +39,7 @@ class _Box:
 
     def question(self, number: int) -> int:
         """The steps of question ``number``."""
-        return int(self.asked[1 + number % NUM_QUESTIONS])
+        return int(self.asked[1 + number % self.places])
 
 
 class CallClient(_Box):
@@ -50,12 +51,12 @@ class CallClient(_Box):
 
     def can_ask(self) -> bool:
         """Whether fewer than all places wait."""
-        return bool(self.asked[0] - self.read < NUM_QUESTIONS)
+        return bool(self.asked[0] - self.read < self.places)
 
     def ask(self, steps: int) -> None:
         """Put the question."""
         number = int(self.asked[0])
-        self.asked[1 + number % NUM_QUESTIONS] = steps
+        self.asked[1 + number % self.places] = steps
         self.asked[0] = number + 1
         self.end.notify_peers()
 
@@ -72,7 +73,7 @@ class CallClient(_Box):
         """The oldest question that was dealt with, and its answer unless it was skipped."""
         if self.read == self.counts[0]:
             return None
-        place, steps = self.read % NUM_QUESTIONS, self.question(self.read)
+        place, steps = self.read % self.places, self.question(self.read)
         self.read += 1
         if self.done[place, 0] != self.read:
             return steps, None
@@ -92,7 +93,7 @@ class CallServer(_Box):
 
     def answer(self, **values: Array) -> None:
         """Answer it."""
-        place = self._next % NUM_QUESTIONS
+        place = self._next % self.places
         for name, value in values.items():
             self.answers_in[name][place][: len(value)] = value
         self.done[place] = self._next + 1, self.question(self._next)
@@ -127,6 +128,8 @@ class CallPort:
     spec: Mapping[str, ArraySpec]
     """The arrays of one answer."""
     per: str = "checkpoint"
+    places: int = NUM_QUESTIONS
+    """Questions that may wait; there is memory for as many answers."""
 
     def traffic(self) -> tuple[int, str]:
         """A question and its answer."""
@@ -135,13 +138,10 @@ class CallPort:
     def layout(self) -> dict[str, ArraySpec]:
         """Counts, questions and answers."""
         return {
-            "asked": ArraySpec((1 + NUM_QUESTIONS,), _INT),
+            "asked": ArraySpec((1 + self.places,), _INT),
             "answered": ArraySpec((8,), _INT),
-            "done": ArraySpec((NUM_QUESTIONS, 2), _INT),
-            **{
-                f"{_ANSWER}{name}": spec.with_axes(NUM_QUESTIONS)
-                for name, spec in self.spec.items()
-            },
+            "done": ArraySpec((self.places, 2), _INT),
+            **{f"{_ANSWER}{name}": spec.with_axes(self.places) for name, spec in self.spec.items()},
         }
 
     def client(self, end: End) -> CallClient:
@@ -214,8 +214,8 @@ class CallReceiver:
 
     def accept(self, frame: Arrays) -> None:
         """A question."""
-        if len(self.kept) == NUM_QUESTIONS:
-            raise RuntimeError(f"more than {NUM_QUESTIONS} questions at once")
+        if len(self.kept) == self.asker.places:
+            raise RuntimeError(f"more than {self.asker.places} questions at once")
         self.kept.append(int(frame["steps"][0]))
         self._ask()
 

@@ -1,4 +1,4 @@
-"""What hogwild workers report: each update, and each episode that ended.
+"""What workers report: each update, and each episode that ended.
 
 A worker reports the episodes of an update first, then the update, so that who reads an update has
 its episodes.
@@ -7,14 +7,14 @@ its episodes.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from rookery.core.ports import End, Kind
 from rookery.core.spec import Array, Arrays, ArraySpec, under
-from rookery.transport.local_port import LocalPort
 from rookery.transport.ring import Rings, ring_specs
 
 UPDATES_KEPT, EPISODES_KEPT = 1024, 4096
@@ -43,29 +43,43 @@ class Reports:
         """One update; its ``episodes`` ``[E, W]`` first."""
         if not self._told_names:  # every worker's are the same
             self._told_names = True
-            text = json.dumps(list(metrics)).encode()
-            self._names[: len(text)] = np.frombuffer(text, np.uint8)
+            self.set_names(json.dumps(list(metrics)).encode())
         for row in episodes:
             self.episodes.push(self.worker, row)
         self.updates.push(self.worker, np.array(list(metrics.values())))
 
+    def can_report(self, num_episodes: int) -> bool:
+        """Whether an update with so many episodes can be reported without a wait."""
+        worker = self.worker
+        return self.updates.room(worker) > 0 and self.episodes.room(worker) >= num_episodes
+
     def names(self) -> list[str]:
         """What the numbers of an update are called."""
-        text = bytes(self._names).rstrip(b"\0")
+        text = self.written_names()
         names: list[str] = json.loads(text) if text else []
         return names
 
+    def written_names(self) -> bytes:
+        """The same as they are written."""
+        return bytes(self._names).rstrip(b"\0")
+
+    def set_names(self, text: bytes) -> None:
+        """Write them."""
+        self._names[: len(text)] = np.frombuffer(text, np.uint8)
+
 
 @dataclass(frozen=True)
-class ReportsPort(LocalPort):
+class ReportsPort:
     """Updates and episodes of workers, for who keeps the session."""
 
     name: ClassVar[str] = "reports"
-    kind: ClassVar[Kind] = "memory"
+    kind: ClassVar[Kind] = "stream"
     about: ClassVar[str] = "what each update did, and the episodes that ended"
 
     num_workers: int
     episode_width: int
+    episodes_kept: int | None = None
+    """Of each worker; None: :data:`EPISODES_KEPT`."""
 
     def traffic(self) -> tuple[int, str]:
         """One update's numbers."""
@@ -74,11 +88,21 @@ class ReportsPort(LocalPort):
     def layout(self) -> dict[str, ArraySpec]:
         """Rings of all workers."""
         updates = ring_specs(self.num_workers, UPDATES_KEPT, MOST_METRICS)
-        episodes = ring_specs(self.num_workers, EPISODES_KEPT, self.episode_width)
+        kept = self.episodes_kept or EPISODES_KEPT
+        episodes = ring_specs(self.num_workers, kept, self.episode_width)
         return {
             "names": ArraySpec((_NAMES_BYTES,), np.dtype(np.uint8)),
             **{f"updates/{name}": spec for name, spec in updates.items()},
             **{f"episodes/{name}": spec for name, spec in episodes.items()},
+        }
+
+    def row_specs(self) -> dict[str, ArraySpec]:
+        """What goes from worker to session: the names, once, and one row of either kind."""
+        real = np.dtype(np.float64)
+        return {
+            "names": ArraySpec((_NAMES_BYTES,), np.dtype(np.uint8)),
+            "episode": ArraySpec((self.episode_width,), real),
+            "update": ArraySpec((MOST_METRICS,), real),
         }
 
     def client(self, end: End) -> Reports:
@@ -88,3 +112,88 @@ class ReportsPort(LocalPort):
     def server(self, end: End) -> Reports:
         """The session's end."""
         return Reports(end.arrays, 0)
+
+    def for_one(self, client: int) -> ReportsPort:
+        """With one worker."""
+        return replace(self, num_workers=1)
+
+    def client_relay(self, arrays: Arrays) -> ReportsSender:
+        """Beside a worker."""
+        return ReportsSender(Reports(arrays, 0), self.row_specs())
+
+    def server_relay(self, end: End) -> ReportsReceiver:
+        """In the place of a worker."""
+        return ReportsReceiver(self.client(end), self.row_specs())
+
+
+_READ = {"read": ArraySpec((2,), np.dtype(np.int64))}
+"""Episodes and updates that the session has read of those that were sent."""
+
+
+class ReportsSender:
+    """Sends what a worker reports, as much as the other side has room for."""
+
+    def __init__(self, reports: Reports, specs: Mapping[str, ArraySpec]) -> None:
+        self.reports = reports
+        self.rings = {"episode": reports.episodes, "update": reports.updates}
+        self.sent = dict.fromkeys(self.rings, 0)
+        # Nothing is sent before the other side has told what there is room for.
+        self.read = {name: -ring.capacity for name, ring in self.rings.items()}
+        self.told_names = False
+        self.sends, self.receives = specs, _READ
+
+    def next(self) -> Arrays | None:
+        """The names, then episodes before the updates that were reported after them."""
+        text = self.reports.written_names()
+        if text and not self.told_names:
+            self.told_names = True
+            return {"names": np.frombuffer(text.ljust(_NAMES_BYTES, b"\0"), np.uint8)}
+        updates = int(self.reports.updates.written[0])  # before the episodes are looked at
+        for name, ring in self.rings.items():
+            room = self.sent[name] - self.read[name] < ring.capacity
+            if name == "update" and ring.read[0] == updates:
+                return None
+            if room and (row := ring.take_one(0)) is not None:
+                self.sent[name] += 1
+                return {name: row}
+            if not ring.empty(0):
+                return None  # an update goes behind its episodes
+        return None
+
+    def accept(self, frame: Arrays) -> None:
+        """How many were read."""
+        self.read = dict(zip(self.rings, map(int, frame["read"]), strict=True))
+
+
+class ReportsReceiver:
+    """Reports what another host's worker sent, and tells how much of it was read."""
+
+    def __init__(self, reports: Reports, specs: Mapping[str, ArraySpec]) -> None:
+        self.reports = reports
+        self.rings = {"episode": reports.episodes, "update": reports.updates}
+        self.begun = {name: int(ring.written[reports.worker]) for name, ring in self.rings.items()}
+        self.told: list[int] = []
+        self.sends, self.receives = _READ, specs
+
+    def next(self) -> Arrays | None:
+        """How many were read, at first and when there are more. Those that another worker has left
+        count against it: less than none were read."""
+        worker = self.reports.worker
+        read = [int(ring.read[worker]) - self.begun[name] for name, ring in self.rings.items()]
+        if read == self.told:
+            return None
+        self.told = read
+        return {"read": np.array(read)}
+
+    def accept(self, frame: Arrays) -> None:
+        """Names, or a row."""
+        worker = self.reports.worker
+        if "names" in frame:
+            if not self.reports.written_names():
+                self.reports.set_names(bytes(frame["names"]).rstrip(b"\0"))
+            return
+        for name, ring in self.rings.items():
+            if name in frame:
+                if not ring.room(worker):
+                    raise RuntimeError(f"worker-{worker} reports more than there is room for")
+                ring.push(worker, frame[name])

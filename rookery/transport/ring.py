@@ -39,11 +39,24 @@ class Rings:
         """Numbers in a row."""
         return int(self.rows.shape[2])
 
+    @property
+    def capacity(self) -> int:
+        """Rows of each writer that may wait."""
+        return int(self.rows.shape[1])
+
+    def room(self, writer: int) -> int:
+        """Rows that may be added without a wait."""
+        return self.capacity - int(self.written[writer] - self.read[writer])
+
+    def empty(self, writer: int) -> bool:
+        """Whether all that ``writer`` has added was taken."""
+        return bool(self.written[writer] == self.read[writer])
+
     def push(self, writer: int, row: Array) -> None:
         """Add a row of at most ``columns`` numbers; waits while the ring is full."""
-        capacity, written = self.rows.shape[1], int(self.written[writer])
+        capacity, written = self.capacity, int(self.written[writer])
         patience = Patience(FULL_TIMEOUT_SECS)
-        while written - self.read[writer] >= capacity:
+        while not self.room(writer):
             if patience.over():
                 raise RunFailed(
                     f"worker-{writer} told {capacity} things that nobody read for "
@@ -58,9 +71,16 @@ class Rings:
         parts = [self._take(writer) for writer in range(len(self.rows))]
         return np.concatenate(parts)
 
+    def take_one(self, writer: int) -> Array | None:
+        """A copy of the oldest row of ``writer`` that was not taken yet."""
+        if self.empty(writer):
+            return None
+        row: Array = self.rows[writer, self.read[writer] % self.capacity].copy()
+        self.read[writer] += 1
+        return row
+
     def _take(self, writer: int) -> Array:
-        capacity = self.rows.shape[1]
-        index = np.arange(self.read[writer], self.written[writer]) % capacity
+        index = np.arange(self.read[writer], self.written[writer]) % self.capacity
         rows: Array = self.rows[writer, index]
         self.read[writer] += len(rows)
         return rows

@@ -133,7 +133,7 @@ class Thrift:
             return given, True
         if learners > 1:
             given = with_flag(given, "learners", "1")
-        if config.formation in ("allreduce", "hogwild"):
+        if config.formation in ("allreduce", "hogwild", "paramserver"):
             given = with_flag(given, "workers", "1")
         return with_flag(given, "engine", "inline"), False
 

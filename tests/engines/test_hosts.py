@@ -137,6 +137,7 @@ class Joined:
         return p.members(self.directory)
 
 
+SERVERS = ("--formation", "paramserver", "--paramserver.num_servers", "2")
 FORMATIONS = {
     "replay": (*REPLAY, "--actors", "1"),
     "async": (*ASYNC, "--actors", "1"),
@@ -152,6 +153,8 @@ FORMATIONS = {
         "1",
     ),
     "allreduce": (*SYNC, "--formation", "allreduce", "--actors", "2", "--places", "1"),
+    "paramserver": (*SYNC, *SERVERS, "--actors", "1", "--policy.normalize_obs", "true"),
+    "paramserver, async": (*SYNC, *SERVERS, "--actors", "1", "--paramserver.mode", "async"),
 }
 
 

@@ -126,8 +126,13 @@ def test_ranks_of_allreduce_learn_what_processes_learn_to_the_bit(
     [
         (["--formation", "async", "--algo", "impala"], 2, [800]),
         (["--algo", "dqn", "--dqn.learning_starts", "200"], 1, [500, 800]),
+        (
+            ["--formation", "paramserver", "--algo", "a2c", "--policy.normalize_obs", "true"],
+            1,
+            [400, 800],
+        ),
     ],
-    ids=["async", "replay"],
+    ids=["async", "replay", "paramserver"],
 )
 def test_ranks_that_do_not_wait_for_each_other_learn_and_go_on(
     tmp_path: Path, words: list[str], acting: int, totals: list[int]
@@ -143,7 +148,7 @@ def test_ranks_that_do_not_wait_for_each_other_learn_and_go_on(
     learned = [each for each in records if "train/grad_norm" in each]
     assert [each["updates"] for each in learned] == sorted({each["updates"] for each in learned})
     assert learned[-1]["steps"] >= 800
-    assert learned[-1]["fleet/actors"] == acting
+    assert acting in (learned[-1].get("fleet/actors"), learned[-1].get("fleet/workers"))
     assert sum("eval/return_mean" in each for each in records) == len(totals)
 
 

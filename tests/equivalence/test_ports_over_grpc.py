@@ -20,11 +20,14 @@ from rookery.core.ports import Port
 from rookery.core.records import rollout_spec
 from rookery.core.sequence import Sample, StepSpec
 from rookery.core.spec import Array, ArraySpec
+from rookery.params.compression import Compression
 from rookery.transport.actor_states import ActorStatesPort
 from rookery.transport.blocks import BlockPort
 from rookery.transport.calls import CallPort
 from rookery.transport.queue import QueuePort
+from rookery.transport.reports import ReportsPort
 from rookery.transport.sample_slots import DONE, FREE, SequencesPort
+from rookery.transport.shards import ShardPort
 from rookery.transport.step_rings import StepsPort
 from rookery.transport.vitals import VitalsPort
 from rookery.transport.weights import WeightsPort
@@ -233,6 +236,60 @@ def play_vitals(hosts: Hosts, settle: Settle, rng: np.random.Generator) -> Itera
         yield reader.numbers(client), float(reader.alive()[client][heartbeat.WAIT_SECS])
 
 
+def play_shards(hosts: Hosts, settle: Settle, rng: np.random.Generator) -> Iterator[Any]:
+    """Gradients of three workers, and the weights that they make."""
+    server, clients = hosts.servers[0].of_length(40), [client[0] for client in hosts.clients]
+    weights, total = torch.zeros(40), torch.zeros(40)
+    moments = torch.zeros(5, dtype=torch.float64)
+    server.open()
+    server.publish(0, total, {"obs": moments})
+    settle()
+    for client in clients:
+        client.of_length(40).pull()
+    asked = set(clients)
+    for version in range(1, 25):
+        settle()
+        taken = []
+        for request in sorted(server.take(), key=lambda request: request.worker):
+            yield request.worker, request.pushes, request.lr, request.weight, request.version
+            moments += sum(server.moments(request).values())
+            total += server.gradient(request) * request.weight if request.pushes else 0.0
+            taken.append(request)
+        server.publish(version, total, {"obs": moments})
+        for request in taken:
+            server.answer(request, 1, staleness=version, steps=server.steps())
+        settle()
+        for client in clients:
+            if client.waits():
+                continue
+            if client in asked:  # else there may be newer weights here, which were not sent there
+                answer = client.take(weights)
+                asked.remove(client)
+                yield answer, weights.numpy().tobytes(), told_rows(client.shared_moments())
+            if rng.random() < 0.7:
+                client.count_steps(int(rng.integers(0, 9)))
+                gradient = torch.from_numpy(rng.normal(size=40).astype(FLOAT))
+                some = {"obs": rng.random(5) + 0.1} if rng.random() < 0.5 else None
+                client.push(gradient, lr=float(rng.random()), weight=2.0, moments=some)
+                asked.add(client)
+
+
+def told_rows(rows: Mapping[str, torch.Tensor]) -> list[tuple[str, bytes]]:
+    return told({name: row.numpy() for name, row in rows.items()})
+
+
+def play_reports(hosts: Hosts, settle: Settle, rng: np.random.Generator) -> Iterator[Any]:
+    """Updates and episodes of three workers."""
+    (session,) = hosts.servers
+    for number in range(30):
+        settle()
+        for (worker,) in hosts.clients:
+            if rng.random() < 0.6:
+                worker.report({"a": number, "b": rng.normal()}, rng.normal(size=(2, WIDTH)))
+        settle()
+        yield session.updates.take().tolist(), session.episodes.take().tolist(), session.names()
+
+
 def rollout(num_envs: int) -> dict[str, ArraySpec]:
     return rollout_spec(
         num_steps=5, num_envs=num_envs, obs=OBS, action=STEP.action, state=STEP.state
@@ -277,6 +334,18 @@ CASES: dict[str, tuple[Script, list[Port], int]] = {
         [ActorStatesPort({"arms": ArraySpec((3,), INT), "mean": ArraySpec((), FLOAT)}, CLIENTS)],
         CLIENTS,
     ),
+    "shards": (play_shards, [ShardPort(CLIENTS, 40, Compression(), {"obs": (2,)})], CLIENTS),
+    "rounded shards": (
+        play_shards,
+        [ShardPort(CLIENTS, 40, Compression("bf16"), {"obs": (2,)})],
+        CLIENTS,
+    ),
+    "largest of shards": (
+        play_shards,
+        [ShardPort(CLIENTS, 40, Compression("topk", 0.2), {"obs": (2,)})],
+        CLIENTS,
+    ),
+    "reports": (play_reports, [ReportsPort(CLIENTS, WIDTH)], CLIENTS),
     "vitals": (play_vitals, [VitalsPort(CLIENTS, ("replay/steps", "replay/rate"))], CLIENTS),
 }
 

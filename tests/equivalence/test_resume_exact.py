@@ -145,6 +145,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             )
         ),
     ),
+    "paramserver, native": (
+        "CartPole-v1",
+        settings(formation="paramserver", paramserver={"num_servers": 2}),
+    ),
     "async, lstm, serial": (
         "LunarLander-v3",
         without_ppo(settings(policy=GRU | {"core": "lstm"}, **ASYNC)),
@@ -182,7 +186,7 @@ def bytes_of(run: Path) -> dict[str, bytes]:
 
 def records_of(run: Path) -> list[dict[str, Any]]:
     """All records without what a clock wrote."""
-    timed = ("wall_secs", "time/", "fleet/", "inference/")
+    timed = ("wall_secs", "time/", "fleet/", "inference/", "server/")
     return [
         {key: value for key, value in record.items() if not key.startswith(timed)}
         for record in read_metrics(run / "metrics.jsonl")

@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "async": without_ppo(settings(**ASYNC)),
     "a worker": settings(formation="allreduce"),
     "a hogwild worker": settings(formation="hogwild", policy={"normalize_obs": False}),
+    "a worker of servers": settings(formation="paramserver", paramserver={"num_servers": 2}),
 }
 
 

@@ -244,3 +244,33 @@ def test_dqn_never_takes_masked_actions(tmp_path: Path) -> None:
     env = {"action_mask_key": "open"}
     run = learn("Fenced", tmp_path, algo="dqn", steps=6_000, env=env)
     assert score(run) == toy_worlds.FENCED_STEPS
+
+
+# --- by parameter servers ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"num_servers": 3, "compression": "bf16"},
+        {"compression": "topk", "topk_share": 0.1},
+        {"num_servers": 2, "num_actors": 3, "num_gradients": 2},
+        {"num_actors": 3, "mode": "async", "max_staleness": 4, "damping": 0.5},
+    ],
+    ids=["bf16", "topk", "two of three", "async"],
+)
+def test_paramserver_learns_choices(given: dict[str, Any], tmp_path: Path) -> None:
+    """Several workers are threads."""
+    threads = given.get("num_actors", 1) > 1
+    run = learn(
+        "Mirror",
+        tmp_path,
+        algo="a2c",
+        steps=12_000 if threads else 6_000,
+        envs=18 if threads else 16,
+        formation="paramserver",
+        paramserver=given,
+        threads=threads,
+    )
+    assert score(run) > 0.97 * toy_worlds.MIRROR_STEPS

@@ -28,6 +28,12 @@ FORMATIONS: dict[str, dict[str, Any]] = {
     "async": {"algo": "impala", "formation": "async", "actors": 2},
     "hogwild": {"formation": "hogwild", "engine": "local", "workers": 2},
     "allreduce": {"formation": "allreduce", "engine": "local", "workers": 2},
+    "paramserver": {
+        "formation": "paramserver",
+        "engine": "local",
+        "workers": 2,
+        "paramserver": {"num_servers": 3},
+    },
     "replay": {"algo": "dqn", "actors": 2, "engine": "local", "learners": 2},
 }
 
@@ -41,11 +47,12 @@ def program_of(name: str) -> Program:
 def test_every_array_of_every_edge_is_there_once(name: str) -> None:
     program = program_of(name)
     specs = layouts(program)
-    wanted = sum(len(edge.port.layout()) for edge in program.edges)
+    wanted = sum(len(edge.port.layout()) * program.num_parts(edge) for edge in program.edges)
     assert len(specs) == wanted
     for edge in program.edges:
         for array, spec in edge.port.layout().items():
-            assert specs[f"{prefix_of(edge)}{array}"] == spec
+            for part in range(program.num_parts(edge)):
+                assert specs[f"{prefix_of(edge, part)}{array}"] == spec
     keys = Counter(edge.key for edge in program.edges)
     assert set(keys.values()) == {1}
 
@@ -106,6 +113,7 @@ ACTOR = Node(name="actor", build=nobody, replicas=4, has_envs=True)
 SHARD = Node(name="shard", build=nobody, replicas=2, keeps_session=True)
 SPLIT = Edge("actor", ActorStatesPort(NUMBERS, num_actors=2), "shard", split=True)
 WHOLE = Edge("actor", ActorStatesPort(NUMBERS, num_actors=4), "shard")
+EACH = Edge("actor", ActorStatesPort(NUMBERS, num_actors=4), "shard", each=True)
 
 
 def wired(edge: Edge, arrays: Arrays | None = None, **given: Any) -> Wired:
@@ -141,7 +149,33 @@ def test_each_server_of_a_split_edge_has_its_own_clients_and_memory() -> None:
     assert [read(wiring, 1, client) for client in range(2)] == [12, 13]
     program = wiring.program
     assert [program.clients_of(SPLIT, part) for part in range(2)] == [[0, 1], [2, 3]]
-    assert [program.part_of(SPLIT, client) for client in range(4)] == [0, 0, 1, 1]
+    assert [program.parts_of(SPLIT, client) for client in range(4)] == [[0], [0], [1], [1]]
+
+
+def test_each_server_has_memory_of_its_own_for_all_clients() -> None:
+    wiring = wired(EACH)
+    assert len(wiring.arrays) == 2 * len(EACH.port.layout())
+    for actor in range(4):
+        ends = wiring.ports_of("actor", actor).use("actor_state")
+        assert len(ends) == 2
+        for shard, end in enumerate(ends):
+            end.save(saved(100 * shard + actor))
+    for shard in range(2):
+        assert [read(wiring, shard, client) for client in range(4)] == [
+            100 * shard + client for client in range(4)
+        ]
+    program = wiring.program
+    assert [program.clients_of(EACH, part) for part in range(2)] == [[0, 1, 2, 3]] * 2
+    assert [program.parts_of(EACH, client) for client in range(4)] == [[0, 1]] * 4
+
+
+def test_of_the_ends_of_all_servers_some_may_be_elsewhere() -> None:
+    far = object()
+    wiring = wired(EACH, elsewhere={(EACH.key, 1, 1): far})
+    here, there = wiring.ports_of("actor", 1).use("actor_state")
+    assert there is far
+    assert here is not far
+    assert far not in wiring.ports_of("actor", 0).use("actor_state")
 
 
 @pytest.mark.parametrize("edge", [SPLIT, WHOLE], ids=["split", "whole"])
@@ -191,7 +225,7 @@ def test_two_edges_of_one_port_are_served_by_source() -> None:
 
 def test_ends_that_are_elsewhere_take_the_place_of_memory() -> None:
     far = object()
-    wiring = wired(WHOLE, elsewhere={(WHOLE.key, 1): far})
+    wiring = wired(WHOLE, elsewhere={(WHOLE.key, 1, 0): far})
     assert wiring.ports_of("actor", 1).use("actor_state") is far
     assert wiring.ports_of("actor", 2).use("actor_state") is not far
     assert wiring.ports_of("shard", 1).uses == {}, "of the same number, at the other end"
@@ -199,7 +233,7 @@ def test_ends_that_are_elsewhere_take_the_place_of_memory() -> None:
 
 def test_a_replica_whose_edge_is_not_in_this_memory_serves_nobody_here() -> None:
     weights = Edge("actor", WeightsPort(NUMBERS), "shard")
-    wiring = wired(weights, arrays={}, elsewhere={(weights.key, 0): object()})
+    wiring = wired(weights, arrays={}, elsewhere={(weights.key, 0, 0): object()})
     assert wiring.ports_of("shard", 1).serves == {}
     assert set(wiring.ports_of("actor", 0).uses) == {"params"}
 

@@ -176,3 +176,16 @@ def test_each_wakes_the_other() -> None:
     assert scores(client) == [(1, [1.0])]
     for wakeup in (here, there):
         wakeup.close()
+
+
+def test_large_answers_have_one_place() -> None:
+    port = CallPort("part", "weights", SCORES, places=1)
+    assert port.layout()["answer/returns"].shape == (1, 4)
+    (client,), server = ends(port)
+    for steps in range(1, 4):
+        client.ask(steps)
+        assert not client.can_ask()
+        assert server.asked_about() == steps
+        answer(server, float(steps))
+        assert scores(client) == [(steps, [float(steps)])]
+        assert client.can_ask()

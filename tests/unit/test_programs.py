@@ -16,6 +16,7 @@ from rookery.engines.carries import carries
 from rookery.envs.make import EnvConfig
 from rookery.formations.allreduce import AllreduceConfig
 from rookery.formations.hogwild import HogwildConfig
+from rookery.formations.paramserver import ParamserverConfig
 from rookery.formations.settings import FormationConfig, formation_config_class
 from rookery.formations.sync import SyncConfig
 from rookery.programs.graph import Edge, Link, Node, Program
@@ -143,6 +144,20 @@ def test_what_all_write_to_stays_on_one_machine() -> None:
         validate(program, "mpi", carries("mpi"))
 
 
+def test_what_servers_keep_goes_over_every_link() -> None:
+    formation = ParamserverConfig(num_actors=3, num_servers=2)
+    program = Plan.of(config(formation=formation)).program()
+    for engine in ("inline", "local", "mpi"):
+        validate(program, engine, carries(engine))
+    assert [(node.name, node.replicas) for node in program.nodes[:3]] == [
+        ("worker", 3),
+        ("server", 2),
+        ("session", 1),
+    ]
+    assert program.owner.name == "session"
+    assert {edge.port.name for edge in program.edges if edge.each} == {"shard", "part"}
+
+
 def test_one_thread_carries_no_group_of_several() -> None:
     group = Edge("actor", GroupPort("actor", 2, 64), "actor")
     program = with_edges(EXPERIENCE, PARAMS, group)
@@ -199,7 +214,12 @@ def test_a_program_as_mermaid() -> None:
     )
 
 
-FORMATIONS = {SyncConfig: "sync", HogwildConfig: "hogwild", AllreduceConfig: "allreduce"}
+FORMATIONS = {
+    SyncConfig: "sync",
+    HogwildConfig: "hogwild",
+    AllreduceConfig: "allreduce",
+    ParamserverConfig: "paramserver",
+}
 
 
 def config(

@@ -22,11 +22,14 @@ from rookery.core.ports import End, Port, Relay
 from rookery.core.records import rollout_spec
 from rookery.core.sequence import Sample, StepSpec
 from rookery.core.spec import Array, Arrays, ArraySpec
+from rookery.params.compression import Compression
 from rookery.transport.actor_states import ActorStatesPort
 from rookery.transport.blocks import BlockPort
 from rookery.transport.calls import NUM_QUESTIONS, CallPort
 from rookery.transport.queue import PUT, TAKEN, QueuePort
+from rookery.transport.reports import ReportsPort
 from rookery.transport.sample_slots import FREE, SequencesPort
+from rookery.transport.shards import APPLIED, ShardPort, ShardServer
 from rookery.transport.step_rings import StepsPort
 from rookery.transport.vitals import VitalsPort
 from rookery.transport.weights import WeightsPort
@@ -935,3 +938,209 @@ def test_priorities_of_a_batch_that_was_not_sent_are_refused(token: int) -> None
     priorities = np.ones(BATCH, np.float32)
     with pytest.raises(RuntimeError, match="was not sent"):
         sender.accept({"token": np.array([token]), "priorities": priorities})
+
+
+# --- reports -------------------------------------------------------------------------------------
+
+
+def reported(session: Any) -> tuple[list[float], list[float]]:
+    return (
+        session.updates.take()[:, 0].tolist(),
+        session.episodes.take()[:, 0].tolist(),
+    )
+
+
+@SEEDS
+def test_updates_are_told_once_and_behind_their_episodes(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rookery.transport.reports.UPDATES_KEPT", 4)
+    hosts, rng = Hosts(ReportsPort(CLIENTS, 2, episodes_kept=6)), np.random.default_rng(seed)
+    (session,) = hosts.servers
+    told = [0] * CLIENTS
+    heard: tuple[list[float], list[float]] = ([], [])
+
+    def report() -> None:
+        client = int(rng.integers(CLIENTS))
+        (end,) = hosts.clients[client]
+        if end.can_report(3):
+            number = 1000.0 * client + told[client]
+            end.report({"train/loss": number}, np.full((int(rng.integers(1, 4)), 2), number))
+            told[client] += 1
+
+    def read() -> None:
+        updates, episodes = reported(session)
+        heard[0].extend(updates)
+        heard[1].extend(episodes)
+        assert set(updates) <= set(heard[1]) | set(session.episodes.take()[:, 0].tolist())
+
+    for _ in range(600):
+        randomly(rng, hosts, report, read)
+    for _ in range(5):
+        hosts.settle()
+        updates, episodes = reported(session)
+        heard[0].extend(updates)
+        heard[1].extend(episodes)
+    for client in range(CLIENTS):
+        own = [number for number in heard[0] if number // 1000 == client]
+        assert own == [1000.0 * client + number for number in range(told[client])]
+    assert min(told) > 5
+    assert session.names() == ["train/loss"]
+
+
+def test_a_newcomers_reports_wait_for_room_behind_those_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rookery.transport.reports.UPDATES_KEPT", 4)
+    port = ReportsPort(1, 2)
+    memory = allocate(port.layout())
+    session, before = port.server(End(memory)), port.client(End(memory))
+    for number in range(3):
+        before.report({"train/loss": float(number)}, np.zeros((0, 2)))
+    arrays = allocate(port.for_one(0).layout())
+    worker = port.for_one(0).client(End(arrays))
+    wire = Wire((port.for_one(0).client_relay(arrays), port.server_relay(End(memory))))
+    for number in range(3, 6):
+        worker.report({"train/loss": float(number)}, np.zeros((0, 2)))
+    wire.settle()
+    assert reported(session)[0] == [0.0, 1.0, 2.0, 3.0]
+    wire.settle()
+    assert reported(session)[0] == [4.0, 5.0]
+
+
+# --- shards --------------------------------------------------------------------------------------
+
+WIDE = 7
+
+
+def shard_port() -> ShardPort:
+    return ShardPort(CLIENTS, WIDE, Compression(), {"obs": (2,)})
+
+
+class Adder:
+    """A server that adds up whatever comes, at once."""
+
+    def __init__(self, server: ShardServer) -> None:
+        self.server = server.of_length(WIDE)
+        self.total, self.version = torch.zeros(WIDE), 0
+        self.moments = torch.zeros(5, dtype=torch.float64)
+        self.server.open()
+        self.publish()
+
+    def publish(self) -> None:
+        self.server.publish(self.version, self.total, {"obs": self.moments})
+
+    def turn(self) -> None:
+        for request in self.server.take():
+            for row in self.server.moments(request).values():
+                self.moments += row
+            if request.pushes:
+                self.total += self.server.gradient(request) * request.weight
+                self.version += 1
+            self.publish()
+            age = self.version - request.version
+            self.server.answer(request, APPLIED, staleness=age, steps=self.server.steps())
+
+
+@SEEDS
+def test_gradients_are_added_once_whoever_comes_back(seed: int) -> None:
+    """Of each gradient that was answered; one that was in flight with who died, once or never."""
+    hosts, rng = Hosts(shard_port()), np.random.default_rng(seed)
+    adder = Adder(hosts.servers[0])
+    clients = [client[0].of_length(WIDE) for client in hosts.clients]
+    weights = [torch.zeros(WIDE) for _ in range(CLIENTS)]
+    for client in clients:
+        client.pull()
+    counted, begun, pushed = 0.0, [False] * CLIENTS, [0.0] * CLIENTS
+    in_flight = 0.0
+
+    def act() -> None:
+        nonlocal counted
+        number = int(rng.integers(CLIENTS))
+        client = clients[number]
+        if client.lost():
+            begun[number] = False
+            client.pull()
+        if client.waits() or client.take(weights[number]) is None:
+            return
+        counted += pushed[number]
+        value = float(rng.integers(1, 9))
+        client.count_steps(1)
+        moments = {"obs": np.ones(5)}
+        client.push(torch.full((WIDE,), value), lr=0.1, weight=2.0, moments=moments)
+        begun[number], pushed[number] = True, 2 * value
+
+    def die() -> None:
+        nonlocal in_flight
+        if rng.random() > 0.1:
+            return
+        number = int(rng.integers(CLIENTS))
+        arrays = hosts.elsewhere[number][0] if number in REMOTE else hosts.memory[0]
+        port = shard_port().for_one(number) if number in REMOTE else shard_port()
+        end = End(arrays, 0 if number in REMOTE else number)
+        in_flight += pushed[number]
+        clients[number], pushed[number] = port.client(end).of_length(WIDE), 0.0
+        clients[number].pull()
+
+    for _ in range(800):
+        randomly(rng, hosts, act, die, adder.turn)
+    for _ in range(6):
+        hosts.settle()
+        adder.turn()
+    counted += sum(pushed)
+    total = float(adder.total[0])
+    assert total == float(adder.total[-1])
+    assert counted <= total <= counted + in_flight
+    assert adder.version > 20
+    assert adder.server.steps() >= adder.version
+    assert float(adder.moments[0]) == adder.version
+
+
+def test_a_server_in_anothers_place_answers_nobody_who_asked_before() -> None:
+    hosts = Hosts(shard_port())
+    first = Adder(hosts.servers[0])
+    clients = [client[0].of_length(WIDE) for client in hosts.clients]
+    weights = torch.zeros(WIDE)
+    for client in clients:
+        client.pull()
+    for _ in range(4):
+        hosts.settle()
+        first.turn()
+        for client in clients:
+            if client.lost():
+                client.pull()
+    for client in clients:
+        assert client.take(weights) is not None
+        client.push(torch.ones(WIDE), lr=0.1, weight=1.0)
+    hosts.settle()
+    second = Adder(shard_port().server(End(hosts.memory[0])))
+    for _ in range(4):
+        hosts.settle()
+        second.turn()
+    assert float(second.total.abs().sum()) == 0.0
+    assert all(client.lost() for client in clients)
+    for client in clients:
+        client.pull()
+    for _ in range(4):
+        hosts.settle()
+        second.turn()
+    for client in clients:
+        answer = client.take(weights)
+        assert answer is not None
+        client.push(torch.ones(WIDE), lr=0.1, weight=1.0)
+    hosts.settle()
+    second.turn()
+    assert float(second.total[0]) == CLIENTS
+
+
+def test_a_gradient_before_an_answer_is_refused() -> None:
+    hosts = Hosts(shard_port(), remote=[0])
+    Adder(hosts.servers[0])
+    (client,) = hosts.clients[0]
+    client.of_length(WIDE)
+    hosts.settle()
+    client.pull()
+    hosts.settle()
+    client.push(torch.ones(WIDE), lr=0.1, weight=1.0)
+    with pytest.raises(RuntimeError, match="before the question before it was answered"):
+        hosts.settle()
