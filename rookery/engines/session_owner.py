@@ -25,12 +25,14 @@ from rookery.engines.loop import Member, Stopping
 from rookery.programs.graph import Program
 from rookery.roles.evaluator import Evaluation, note_on_cuts, read_answer
 from rookery.roles.learner import load_weights
+from rookery.roles.recorder import read_film
 from rookery.runs.checkpoint_files import Checkpoint, State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.metrics import cut
 from rookery.runs.packed_parts import of_a_checkpoint
 from rookery.runs.session import Callbacks, Record, Session
+from rookery.runs.stage import Stage
 from rookery.transport.vitals import VitalsReader
 
 _LOG = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class SessionOwner:
         self.stopping, self.others, self.warn = stopping, others, warn
         self.parts_of_others = parts_of_others
         self.evaluation = member.ports.uses.get("evaluation")
+        self.recording = member.ports.uses.get("recording")
         self.vitals: dict[str, VitalsReader] = dict(member.ports.serves["vitals"])
         self.restarts: int | None = None
         """Of whoever was replaced; None where nobody is."""
@@ -117,6 +120,22 @@ class SessionOwner:
                 _LOG.warning("no evaluation came within %.0f s", EVALUATION_TIMEOUT_SECS)
                 return
             time.sleep(LOOK_SECS if session.pending else 0.0)
+        self._await_film()
+
+    def _await_film(self) -> None:
+        """Wait, not for ever, for the film of what was saved."""
+        session, secs = self.session, self.session.config.record.wait_secs
+        patience = Patience(secs)
+        if session.awaits_film():
+            session.tell_stage(Stage("the last film"))
+        while session.awaits_film():
+            self.go_on()
+            self._settle()
+            self._hear()
+            if session.films.open and patience.over():
+                self.warn(f"the last film was not made within {secs:g} s (record.wait_secs)")
+                return
+            time.sleep(LOOK_SECS if session.films.open else 0.0)
 
     def finish(self) -> Finish:
         """How it ended."""
@@ -149,6 +168,10 @@ class SessionOwner:
                 if steps not in self.asked and self.evaluation.can_ask():
                     self.asked.add(steps)
                     self.evaluation.ask(steps)
+        if self.recording is not None and self.recording.can_ask():
+            newest = self.session.films.next()
+            if newest is not None:
+                self.recording.ask(newest)
         return self.session.outcome is None
 
     def note(self, update: Update) -> None:
@@ -174,6 +197,8 @@ class SessionOwner:
                 evaluation = read_answer(values)
                 self._tell_of_cuts(evaluation)
                 self.session.on_evaluation(steps, evaluation.summary())
+        for steps, values in self.recording.answers() if self.recording is not None else ():
+            self.session.on_film(steps, read_film(values))
 
     def _tell_evaluation(self) -> None:
         """Say how many episodes the evaluation has played for which the run waits."""

@@ -36,6 +36,7 @@ from rookery.roles.hogwild import HogwildLearner, HogwildSession, HogwildWorker,
 from rookery.roles.inference import Inference, Served
 from rookery.roles.learner import Learner
 from rookery.roles.policy_replica import PolicyReplica
+from rookery.roles.recorder import Recorder
 from rookery.roles.replay import Replay
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.roles.replay_server import ReplayServer
@@ -377,7 +378,7 @@ def _served_lane(
     )
 
 
-# ---- evaluation ----------------------------------------------------------------------------------
+# ---- who looks at what was saved -----------------------------------------------------------------
 
 
 def build_evaluator(place: Place) -> Evaluator:
@@ -388,6 +389,20 @@ def build_evaluator(place: Place) -> Evaluator:
         place.plan.policy(),
         place.ports.serve("evaluation"),
         place.run,
+        should_stop=place.should_stop,
+        heartbeat=place.heartbeat,
+    )
+
+
+def build_recorder(place: Place) -> Recorder:
+    """Who films saved policies."""
+    assert place.run is not None
+    return Recorder(
+        place.plan.config.record,
+        place.ports.serve("recording"),
+        RunDirectory.open(place.run),
+        seed=place.plan.config.seed,
+        warn=place.warn,
         should_stop=place.should_stop,
         heartbeat=place.heartbeat,
     )

@@ -118,6 +118,8 @@ class Evaluation:
             "return_mean": mean,
             "return_std": std,
             "return_ci95": interval,
+            "return_min": min(self.returns),
+            "return_max": max(self.returns),
             "length_mean": length,
             "length_std": length_std,
             "length_ci95": length_interval,

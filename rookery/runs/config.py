@@ -34,6 +34,7 @@ from rookery.formations.settings import (
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.roles.evaluator import EvalConfig
+from rookery.roles.recorder import RecordConfig
 from rookery.runs.metrics import check_sink_name
 from rookery.runs.supervise import SuperviseConfig
 
@@ -160,6 +161,7 @@ class RunConfig:
     )
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     supervise: SuperviseConfig = field(default_factory=SuperviseConfig)

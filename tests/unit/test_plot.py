@@ -266,7 +266,7 @@ BAD = {
     "lr0.001 lr0.01": "where to? give --out",
     "lr0.001 --y retrun": "did you mean 'return'?",
     "lr0.001 --y return,overveiw": "did you mean 'overview'?",
-    "lr0.001 --y nonsense": "(there are: eval/length_mean, eval/length_std, eval/return_mean",
+    "lr0.001 --y nonsense": "(there are: eval/length_mean, eval/length_std, eval/return_max",
     "lr0.001 --out a.gif": "'.gif'; name a file .png or .svg or .pdf",
     "lr0.001 --out a": "no ending",
     "lr0.001 --out lr0.01/seed-0/config.yaml": "'.yaml'",
