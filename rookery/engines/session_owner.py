@@ -20,6 +20,7 @@ from typing import Any
 from rookery.core.heartbeat import DONE, shares
 from rookery.core.patience import Patience
 from rookery.core.update import Update
+from rookery.engines.absence import Absence
 from rookery.engines.engine import Finish
 from rookery.engines.loop import Member, Stopping
 from rookery.programs.graph import Program
@@ -72,6 +73,8 @@ class SessionOwner:
         self.evaluator = next(
             (edge.target for edge in program.edges if edge.port.name == "evaluation"), ""
         )
+        self.nobody_evaluates = self._absence("evaluation", config)
+        self.nobody_records = self._absence("recording", config)
         self.asked: set[int] = set()
         self._told_of_cuts = False
         self._episodes_told, self._told_moment = -1, 0.0
@@ -83,6 +86,15 @@ class SessionOwner:
             policy=self.role.policy,
             beside=self._beside,
         )
+
+    def _absence(self, port: str, config: RunConfig) -> Callable[[bool], bool]:
+        """Whether nobody serves ``port``, given whether something is asked of them."""
+        edge = next((edge for edge in self.program.edges if edge.port.name == port), None)
+        if edge is None:
+            return lambda asked: False
+        node, reader = self.program.node(edge.target), self.vitals[edge.target]
+        absence = Absence(node, reader, config.hosts.wait_secs, self.warn)
+        return lambda asked: absence.too_long(asked=asked)
 
     # ---- begin and end ---------------------------------------------------------------------------
 
@@ -116,9 +128,11 @@ class SessionOwner:
             self.go_on()
             self._settle()
             self._hear()
+            if self.nobody_evaluates(bool(session.pending)):
+                break
             if session.pending and patience.over():
                 _LOG.warning("no evaluation came within %.0f s", EVALUATION_TIMEOUT_SECS)
-                return
+                break
             time.sleep(LOOK_SECS if session.pending else 0.0)
         self._await_film()
 
@@ -132,6 +146,8 @@ class SessionOwner:
             self.go_on()
             self._settle()
             self._hear()
+            if self.nobody_records(session.films.open):
+                return
             if session.films.open and patience.over():
                 self.warn(f"the last film was not made within {secs:g} s (record.wait_secs)")
                 return
@@ -172,6 +188,8 @@ class SessionOwner:
             newest = self.session.films.next()
             if newest is not None:
                 self.recording.ask(newest)
+        self.nobody_evaluates(bool(self.session.pending))
+        self.nobody_records(self.session.films.open)
         return self.session.outcome is None
 
     def note(self, update: Update) -> None:

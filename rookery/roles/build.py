@@ -391,7 +391,17 @@ def build_evaluator(place: Place) -> Evaluator:
         place.run,
         should_stop=place.should_stop,
         heartbeat=place.heartbeat,
+        late_secs=_late_secs(place),
     )
+
+
+def _late_secs(place: Place) -> float:
+    """How much later than at the head other hosts may see a checkpoint."""
+    return _STORAGE_SECS if place.plan.config.hosts.leaves else 0.0
+
+
+_STORAGE_SECS = 60.0
+"""NFS looks a directory up again after this long at the latest."""
 
 
 def build_recorder(place: Place) -> Recorder:
@@ -405,4 +415,5 @@ def build_recorder(place: Place) -> Recorder:
         warn=place.warn,
         should_stop=place.should_stop,
         heartbeat=place.heartbeat,
+        late_secs=_late_secs(place),
     )

@@ -20,6 +20,7 @@ from rookery.core.seeding import seed_of
 from rookery.core.spec import Arrays, ArraySpec
 from rookery.runs.atomic import TEMP_PREFIX, writing
 from rookery.runs.directory import RunDirectory
+from rookery.runs.find import await_checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +65,13 @@ class Recorder(BaseRole):
         warn: Callable[[str], None],
         should_stop: Callable[[], bool] = lambda: False,
         heartbeat: Heartbeat | None = None,
+        late_secs: float = 0.0,
     ) -> None:
-        """``seed``: of the run."""
+        """``seed``: of the run; ``late_secs``: how much later than at the head a checkpoint may be
+        seen here."""
         self.config, self.requests, self.run = config, requests, run
         self.seed = seed_of(seed, "evaluation")
-        self.warn, self.should_stop = warn, should_stop
+        self.warn, self.should_stop, self.late_secs = warn, should_stop, late_secs
         self.heartbeat = heartbeat or Heartbeat()
         self._warned = False
 
@@ -89,7 +92,9 @@ class Recorder(BaseRole):
     def step(self) -> None:
         """Film the one that waits, unless stopped on the way."""
         steps = self.requests.asked_about()
-        if steps is None:
+        if steps is None or not await_checkpoint(
+            self.run.path, steps, self.late_secs, self.should_stop
+        ):
             return
         film = Film((), ())
         try:

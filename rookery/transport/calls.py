@@ -171,11 +171,10 @@ _ANSWERED = {"answered": ArraySpec((1,), _INT)}
 
 
 class CallSender:
-    """Carries questions out and answers in."""
+    """Carries questions out and answers in; first those that the one before has left open."""
 
     def __init__(self, box: CallServer, spec: Mapping[str, ArraySpec]) -> None:
-        box.skip()
-        self.box, self.sent = box, int(box.asked[0])
+        self.box, self.sent = box, int(box.counts[0])
         self.sends, self.receives = _STEPS, {**_ANSWERED, **spec}
 
     def next(self) -> Arrays | None:
