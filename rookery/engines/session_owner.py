@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rookery.core.heartbeat import DONE, shares
 from rookery.core.patience import Patience
+from rookery.core.ports import Asker
+from rookery.core.spec import Arrays
 from rookery.core.update import Update
 from rookery.engines.absence import Absence
 from rookery.engines.engine import Finish
@@ -207,16 +209,18 @@ class SessionOwner:
             self.session.fill(*filling)
 
     def _hear(self) -> None:
-        answers = self.evaluation.answers() if self.evaluation is not None else []
-        for steps, values in answers:
-            self.asked.discard(steps)
+        for steps, values in _heard(self.evaluation):
+            self.asked.discard(steps)  # and if it was skipped, it is asked again
             self._episodes_told = -1
-            if steps in self.session.pending:
+            if values is not None and steps in self.session.pending:
                 evaluation = read_answer(values)
                 self._tell_of_cuts(evaluation)
                 self.session.on_evaluation(steps, evaluation.summary())
-        for steps, values in self.recording.answers() if self.recording is not None else ():
-            self.session.on_film(steps, read_film(values))
+        for steps, values in _heard(self.recording):
+            if values is None:
+                self.session.films.ask_again(steps)
+            else:
+                self.session.on_film(steps, read_film(values))
 
     def _tell_evaluation(self) -> None:
         """Say how many episodes the evaluation has played for which the run waits."""
@@ -288,6 +292,12 @@ class SessionOwner:
             told["fleet/restarts"] = self.restarts
         numbers: dict[str, float] = self.role.metrics()
         return told | numbers
+
+
+def _heard(asker: Asker | None) -> Iterator[tuple[int, Arrays | None]]:
+    """What was dealt with of what was asked; without an answer, where nobody will give one."""
+    while asker is not None and (heard := asker.hear()) is not None:
+        yield heard
 
 
 def restore(role: Any, checkpoint: Checkpoint | None, weights: State | None) -> None:

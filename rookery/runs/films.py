@@ -46,6 +46,17 @@ class Films:
         self.asked, self.waiting = self.waiting, None
         return self.asked
 
+    def ask_again(self, steps: int) -> None:
+        """Nobody will answer for ``steps``: it waits again, unless a newer one does."""
+        if steps != self.asked:
+            return
+        self.asked = None
+        if self.waiting is None:
+            self.waiting = steps
+        else:
+            self.store.release(steps)
+            self.skipped += 1
+
     def done(self, steps: int) -> bool:
         """The film of ``steps`` is made, or cannot be; whether anybody had asked for it."""
         if steps != self.asked:

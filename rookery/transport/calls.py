@@ -171,9 +171,11 @@ _ANSWERED = {"answered": ArraySpec((1,), _INT)}
 
 
 class CallSender:
-    """Carries questions out and answers in; first those that the one before has left open."""
+    """Carries questions out and answers in; what the one before has left open is skipped, so that
+    who asked hears of it and may ask again."""
 
     def __init__(self, box: CallServer, spec: Mapping[str, ArraySpec]) -> None:
+        box.skip()
         self.box, self.sent = box, int(box.counts[0])
         self.sends, self.receives = _STEPS, {**_ANSWERED, **spec}
 

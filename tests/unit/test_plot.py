@@ -397,7 +397,9 @@ def test_every_metric_of_a_run_has_a_name_for_people(runs: Path) -> None:
     seen = {
         key for run in runs.glob("lr*/seed-*") for record in read_run(run).records for key in record
     }
-    written = re.findall(r"`((?:rollout|eval|time|train|window|replay|fleet)/[a-z_<>]+)`", pages())
+    written = re.findall(
+        r"`((?:rollout|eval|time|train|window|replay|fleet|record)/[a-z_<>]+)`", pages()
+    )
     keys = {key for key in seen | set(written) if "/" in key} - {"eval/steps", "eval/episodes"}
     assert len(keys) > 40
     for key in keys:
