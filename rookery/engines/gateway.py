@@ -168,16 +168,14 @@ class Reception:
         node = self._offered(registration.role)
         self._drop_earlier(registration)
         room, free, num = node.left_to_hosts, len(self.free[node.name]), registration.num_actors
-        what = "actors" if node.has_envs else f"of {node.name}"
+        what = "actors" if node.has_envs else node.name
         if num < 1:
             raise Refused(f"a host needs at least one actor, got {num}")
         if num > room:
-            more = "start the head with more --places" if node.has_envs else "leave --actors out"
+            more = ", or start the head with more --places" if node.has_envs else ""
             raise Refused(
-                f"{num} {what} are more than the {room} places for actors of other hosts; join "
-                f"with fewer, or {more}"
-                if node.has_envs
-                else f"{num} {what} are more than the {room} that hosts run; {more}"
+                f"{num} {what} are more than the {room} places for {what} of other hosts; join "
+                f"with fewer{more}"
             )
         if num > free:
             raise Refused(f"{num} {what}, and {free} of {room} places are free", again=True)

@@ -68,7 +68,7 @@ def test_an_evaluator_joins_dies_and_is_followed(run: Path, port: int) -> None:
     another = join(head, "evaluator")
     p.until(lambda: len(evaluations(run)) > waiting + 1, "evaluations by another")
     late = join(head, "evaluator", "--give-up-after", "1s")
-    assert "1 of evaluator, and 0 of 1 places are free" in late.ends(2)
+    assert "1 evaluator, and 0 of 1 places are free" in late.ends(2)
     another.process.send_signal(signal.SIGINT)
     another.ends(130)
     head.hears("it was ended (SIGINT)")
