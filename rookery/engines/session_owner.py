@@ -213,14 +213,20 @@ class SessionOwner:
             self.asked.discard(steps)  # and if it was skipped, it is asked again
             self._episodes_told = -1
             if values is not None and steps in self.session.pending:
-                evaluation = read_answer(values)
-                self._tell_of_cuts(evaluation)
-                self.session.on_evaluation(steps, evaluation.summary())
+                self._note_evaluation(steps, read_answer(values))
         for steps, values in _heard(self.recording):
             if values is None:
                 self.session.films.ask_again(steps)
             else:
                 self.session.on_film(steps, read_film(values))
+
+    def _note_evaluation(self, steps: int, evaluation: Evaluation | None) -> None:
+        if evaluation is None:
+            self.warn(f"the evaluation of step {steps:,} came without scores; it is left out")
+            self.session.leave_out_evaluation(steps)
+            return
+        self._tell_of_cuts(evaluation)
+        self.session.on_evaluation(steps, evaluation.summary())
 
     def _tell_evaluation(self) -> None:
         """Say how many episodes the evaluation has played for which the run waits."""

@@ -197,9 +197,11 @@ def answer_spec(episodes: int, info_keys: tuple[str, ...] = ()) -> dict[str, Arr
     }
 
 
-def read_answer(values: Arrays) -> Evaluation:
-    """The evaluation in an answer."""
+def read_answer(values: Arrays) -> Evaluation | None:
+    """The evaluation in an answer; None if it is none, of a host that is not what it says."""
     count, cut = map(int, values["count"])
+    if not 0 < count <= len(values["returns"]):
+        return None
     returns, lengths = values["returns"][:count], values["lengths"][:count]
     info = {key: tuple(row[:count].tolist()) for key, row in under(_INFO, values).items()}
     return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), cut, info)

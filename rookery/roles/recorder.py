@@ -169,6 +169,8 @@ def film_spec(episodes: int) -> dict[str, ArraySpec]:
 def read_film(values: Arrays) -> Film | None:
     """The film in an answer; None: there is none."""
     count = int(values["count"][0])
+    if not 0 < count <= len(values["returns"]):
+        return None
     returns: Any = values["returns"][:count].tolist()
     lengths: Any = values["lengths"][:count].tolist()
-    return Film(tuple(returns), tuple(lengths)) if count else None
+    return Film(tuple(returns), tuple(lengths))

@@ -338,9 +338,7 @@ class Session:
 
     def on_evaluation(self, steps: int, summary: Record) -> None:
         """Note the score of the checkpoint at ``steps``."""
-        self.pending.remove(steps)
-        self.evaluated_at = steps
-        self.store.release(steps)
+        self.leave_out_evaluation(steps)
         key = f"{self.config.eval.score}_mean"
         mean = summary[key]
         best = self.store.best_score()
@@ -362,6 +360,12 @@ class Session:
                 self.callbacks.on_evaluation({"steps": steps} | summary)
             except StopRun as request:
                 self.stop("stopped", str(request) or "a callback asked for it")
+
+    def leave_out_evaluation(self, steps: int) -> None:
+        """Do not wait for the score of the checkpoint at ``steps`` any more."""
+        self.pending.remove(steps)
+        self.evaluated_at = steps
+        self.store.release(steps)
 
     def on_film(self, steps: int, film: Film | None) -> None:
         """Note the film of the checkpoint at ``steps``; None: it could not be made."""

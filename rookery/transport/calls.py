@@ -188,6 +188,8 @@ class CallSender:
 
     def accept(self, frame: Arrays) -> None:
         """An answer; they come in the order of the questions."""
+        if self.box.counts[0] == self.sent:
+            raise RuntimeError("an answer, and nothing is asked")
         if frame["answered"][0]:
             self.box.answer(**{name: frame[name] for name in self.box.answers_in})
         else:

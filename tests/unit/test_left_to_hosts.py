@@ -21,6 +21,8 @@ from rookery.programs.graph import Program
 from rookery.programs.plan import Plan
 from rookery.programs.validate import validate
 from rookery.recipes.settings import settings_from_flags
+from rookery.roles.evaluator import answer_spec, read_answer
+from rookery.roles.recorder import film_spec, read_film
 from rookery.runs.shared_probe import probe_in, seen_here
 from rookery.transport.calls import CallPort
 from tests.wired import ends
@@ -182,3 +184,27 @@ def test_what_a_host_left_open_is_skipped_and_none_that_is_asked_meanwhile_is_lo
     assert frame["steps"][0] == 1
     there = port.server_relay(End({name: a.copy() for name, a in client.end.arrays.items()}))
     assert set(frame) == set(there.receives)
+
+
+def test_answers_that_nobody_asked_for_end_the_exchange() -> None:
+    port = CallPort("evaluation", "", {})
+    (client,), _ = ends(port)
+    relay = port.client_relay(client.end.arrays)
+    answered = {"answered": np.array([1])}
+    client.ask(1)
+    with pytest.raises(RuntimeError, match="an answer, and nothing is asked"):
+        relay.accept(answered)  # the question has not left yet
+    assert relay.next() is not None
+    relay.accept(answered)
+    assert client.answers() == [(1, {})]
+    with pytest.raises(RuntimeError, match="an answer, and nothing is asked"):
+        relay.accept(answered)
+
+
+@pytest.mark.parametrize("count", [0, -1, 3])
+def test_an_answer_without_scores_is_none(count: int) -> None:
+    scores = {name: np.zeros(spec.shape, spec.dtype) for name, spec in answer_spec(2).items()}
+    film = {name: np.zeros(spec.shape, spec.dtype) for name, spec in film_spec(2).items()}
+    assert read_answer(scores | {"count": np.array([2, 0])}) is not None
+    assert read_answer(scores | {"count": np.array([count, 0])}) is None
+    assert read_film(film | {"count": np.array([count])}) is None
