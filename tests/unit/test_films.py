@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,18 @@ def test_what_cannot_be_filmed_is_said_once_and_training_goes_on(
     assert told(run) == []
     assert len(told(run, "eval")) == 3
     assert run.films() == []
+
+
+def test_without_ffmpeg_there_is_one_line_with_its_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with caplog.at_level(logging.WARNING):
+        run = train(tmp_path / "run")
+    (line,) = [each.message for each in caplog.records if "no film" in each.message]
+    assert "no ffmpeg that runs" in line
+    assert "pip install imageio-ffmpeg" in line
+    assert len(told(run, "eval")) == 3
 
 
 def test_a_recorder_that_is_to_stop_leaves_no_file_and_the_question(tmp_path: Path) -> None:

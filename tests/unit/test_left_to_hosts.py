@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from rookery.core.hosts import Probe
 from rookery.core.ports import End
 from rookery.engines.absence import Absence
 from rookery.engines.carries import carries
+from rookery.engines.host import Way
 from rookery.engines.joined import served_edges, used_edges
 from rookery.programs.graph import Program
 from rookery.programs.plan import Plan
@@ -101,6 +103,20 @@ def test_the_plan_says_who_joins(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"evaluator at {HERE}" in out
     assert main(["plan", "dqn-cartpole", *flags, "--places", "2", "--actors", "1"]) == 0
     assert "whose actors have places 1 to 2, which run evaluator" in capsys.readouterr().out
+
+
+def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    monkeypatch.delitem(sys.modules, "rookery.carriers.grpc", raising=False)
+    with pytest.raises(UserError, match=r'pip install "rookery\[grpc\]" brings it'):
+        Way(HERE, "x" * 20).dial()
+
+
+def test_joining_for_a_role_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["join", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--role" in out
+    assert "--run" in out
 
 
 # ---- the shared directory ------------------------------------------------------------------------
