@@ -64,8 +64,8 @@ def test_the_newest_that_waits_is_filmed_and_no_more_than_two_are_kept(tmp_path:
     films = Films(store)
     assert films.next() is None
     for steps in (10, 20, 30, 40):
-        store.save(steps, {"weights": State()})
         films.want(steps)
+        store.save(steps, {"weights": State()})
         if steps == 10:
             assert films.next() == 10
         assert films.next() is None, "one at a time"
@@ -221,7 +221,7 @@ def test_a_recorder_that_is_to_stop_leaves_no_file_and_the_question(tmp_path: Pa
     client.ask(told(run)[-1]["record/steps"])
     recorder.step()
     assert recorder.ready(), "whoever comes next makes it"
-    assert list(run.videos.glob("*.mp4*")) == []
+    assert list(run.videos.glob("*.mp4*")) == [mine]
     recorder.should_stop = lambda: False
     recorder.step()
     ((_, values),) = client.answers()

@@ -52,7 +52,7 @@ def test_who_is_left_to_hosts() -> None:
     assert left(hogwild) == {"evaluator": 1, "recorder": 1}, "whose workers stay at home"
     gateway = next(node for node in hogwild.nodes if node.stands_for_hosts)
     assert gateway.on_death == "replace"
-    assert left(program_of(listen="null", **{"hosts.leaves": ""})) == {}
+    assert left(program_of(listen="null", **{"hosts.leaves": "[]"})) == {}
 
 
 def test_what_travels_for_them() -> None:
