@@ -120,8 +120,11 @@ def compose(paths: Sequence[Path], wanted: Wanted | None = None) -> Composed:
         ]
         for key in keys
     }
-    axis = _x_scale([curve for panel in curves.values() for curve in panel], wanted.x)
-    first, *beside = (_picture(curves[key], drawn, wanted, key, window, axis) for key in keys)
+    every = [curve for panel in curves.values() for curve in panel]
+    axis, marks = _x_scale(every, wanted.x), _evaluation_name(every)
+    first, *beside = (
+        _picture(curves[key], drawn, wanted, key, window, axis, marks) for key in keys
+    )
     left_out = [run.path for run in runs if run not in drawn]
     stem = _overview_stem(wanted.x) if wanted.y == OVERVIEW else "-".join(map(_file_stem, keys))
     picture = replace(first, beside=beside)
@@ -245,6 +248,7 @@ def _picture(
     key: str,
     window: int,
     axis: tuple[float, str],
+    evaluation_name: str,
 ) -> Picture:
     scale, x_name = axis
     single = len(runs) == len(curves)
@@ -259,7 +263,7 @@ def _picture(
         title=default_title if wanted.title is None else wanted.title,
         raw_name="thin: " + ", ".join(filter(None, ("" if single else "single seeds", before))),
         band_name=BAND_NAMES[wanted.band][1],
-        evaluation_name=_evaluation_name(curves),
+        evaluation_name=evaluation_name,
         marked=key.startswith("eval/"),
     )
 
