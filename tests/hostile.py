@@ -29,7 +29,7 @@ from rookery.carriers import wire_pb2 as pb
 from rookery.carriers.wire import VERSION, Frames, Specs, pack
 from rookery.core.signature import Signature
 from rookery.core.spec import Array, zeros
-from rookery.engines.joined import JoinedActors
+from rookery.engines.joined import JoinedReplicas
 from rookery.programs.plan import Plan
 from rookery.recipes.settings import config_from_tree
 
@@ -188,7 +188,9 @@ class Hostile:
             config_from_tree(json.loads(assignment.config), "the head's settings"),
             Signature.from_json(json.loads(assignment.signature)),
         )
-        actors = JoinedActors.create(plan.program(), [p.place for p in assignment.places])
+        program = plan.program()
+        places = [place.place for place in assignment.places]
+        actors = JoinedReplicas.create(program, program.acting, places)
         self.specs = {c.number: c.relay.sends for c in actors.relays() if c.relay.sends}
         self.frames = [(number, zeros(specs)) for number, specs in self.specs.items()]
         actors.close()

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -30,6 +30,7 @@ from rookery.core.hosts import (
     Assignment,
     HostStatus,
     Orders,
+    Probe,
     Refused,
     Registration,
     State,
@@ -213,6 +214,7 @@ class HeadServer:
                 cores=request.cores,
                 run=_said(request.run, 255),
                 identity=_said(request.identity, 64),
+                role=_said(request.role, 64),
                 address=peer,
             )
         )
@@ -226,6 +228,8 @@ class HeadServer:
             run=found.run,
             lease_secs=found.lease_secs,
             parts=found.parts,
+            role=found.role,
+            probe=None if found.probe is None else pb.Probe(**asdict(found.probe)),
         )
 
     def heartbeat(self, request: pb.HeartbeatRequest, _: str) -> pb.Orders:
@@ -559,6 +563,7 @@ class HostClient:
             cores=registration.cores,
             run=registration.run,
             identity=registration.identity,
+            role=registration.role,
         )
         # What it begins with may be large.
         found = self._call("Register", request, pb.Assignment(), timeout_secs=CONTROL_SECS / 2)
@@ -571,6 +576,8 @@ class HostClient:
             run=found.run,
             lease_secs=found.lease_secs,
             parts=found.parts,
+            role=found.role,
+            probe=_probe(found.probe) if found.HasField("probe") else None,
         )
 
     def heartbeat(self, session: str, status: HostStatus) -> Orders:
@@ -711,6 +718,10 @@ class HostExchange:
         if self._call is not None:
             self._call.cancel()
         self._has_state.set()
+
+
+def _probe(told: pb.Probe) -> Probe:
+    return Probe(told.directory, told.name, told.content)
 
 
 def _read(path: Path) -> bytes:

@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise missing_extra(error) from error
 
-VERSION = 2
+VERSION = 3
 """Of ``wire.proto``."""
 PACKET_BYTES = 1 << 20
 """Frames that travel together have at most so many bytes, uncompressed: larger messages cost more

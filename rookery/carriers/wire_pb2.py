@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brookery/carriers/wire.proto\x12\x0crookery.wire\">\n\x06Packet\x12\x0f\n\x07version\x18\x01 \x01(\r\x12#\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x13.rookery.wire.Frame\";\n\x05\x46rame\x12\r\n\x05relay\x18\x01 \x01(\r\x12#\n\x06\x61rrays\x18\x02 \x03(\x0b\x32\x13.rookery.wire.Array\"\x8c\x01\n\x05\x41rray\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12(\n\x05\x63odec\x18\x04 \x01(\x0e\x32\x19.rookery.wire.Array.Codec\x12\x11\n\tnum_bytes\x18\x05 \x01(\x04\"\x1a\n\x05\x43odec\x12\x08\n\x04NONE\x10\x00\x12\x07\n\x03LZ4\x10\x01\"\x98\x01\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x17\n\x0frookery_version\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x12\n\nnum_actors\x18\x05 \x01(\r\x12\r\n\x05\x63ores\x18\x06 \x01(\r\x12\x0b\n\x03run\x18\x07 \x01(\t\x12\x10\n\x08identity\x18\x08 \x01(\t\"\xbb\x01\n\nAssignment\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\t\x12#\n\x06places\x18\x03 \x03(\x0b\x32\x13.rookery.wire.Place\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x11\n\tsignature\x18\x05 \x01(\t\x12\x13\n\x0bstart_steps\x18\x06 \x01(\x04\x12\x0b\n\x03run\x18\x07 \x01(\t\x12\x12\n\nlease_secs\x18\x08 \x01(\x01\x12\r\n\x05parts\x18\t \x01(\x0c\"$\n\x05Place\x12\r\n\x05place\x18\x01 \x01(\r\x12\x0c\n\x04life\x18\x02 \x01(\x04\"|\n\x10HeartbeatRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x14\n\x0c\x61\x63tors_alive\x18\x03 \x01(\r\x12\x10\n\x08restarts\x18\x04 \x01(\r\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\r\n\x05\x65rror\x18\x06 \x01(\t\"\x84\x01\n\x06Orders\x12\x0f\n\x07version\x18\x01 \x01(\r\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.rookery.wire.Orders.State\x12\x0e\n\x06reason\x18\x03 \x01(\t\".\n\x05State\x12\x07\n\x03RUN\x10\x00\x12\x08\n\x04WAIT\x10\x01\x12\x08\n\x04STOP\x10\x02\x12\x08\n\x04OVER\x10\x03\"@\n\x0cLeaveRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x1d\n\nLeaveReply\x12\x0f\n\x07version\x18\x01 \x01(\r2\xd0\x01\n\x07\x43ontrol\x12\x43\n\x08Register\x12\x1d.rookery.wire.RegisterRequest\x1a\x18.rookery.wire.Assignment\x12\x41\n\tHeartbeat\x12\x1e.rookery.wire.HeartbeatRequest\x1a\x14.rookery.wire.Orders\x12=\n\x05Leave\x12\x1a.rookery.wire.LeaveRequest\x1a\x18.rookery.wire.LeaveReply2F\n\x08\x45xchange\x12:\n\x08\x45xchange\x12\x14.rookery.wire.Packet\x1a\x14.rookery.wire.Packet(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1brookery/carriers/wire.proto\x12\x0crookery.wire\">\n\x06Packet\x12\x0f\n\x07version\x18\x01 \x01(\r\x12#\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x13.rookery.wire.Frame\";\n\x05\x46rame\x12\r\n\x05relay\x18\x01 \x01(\r\x12#\n\x06\x61rrays\x18\x02 \x03(\x0b\x32\x13.rookery.wire.Array\"\x8c\x01\n\x05\x41rray\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12(\n\x05\x63odec\x18\x04 \x01(\x0e\x32\x19.rookery.wire.Array.Codec\x12\x11\n\tnum_bytes\x18\x05 \x01(\x04\"\x1a\n\x05\x43odec\x12\x08\n\x04NONE\x10\x00\x12\x07\n\x03LZ4\x10\x01\"\xa6\x01\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x17\n\x0frookery_version\x18\x02 \x01(\t\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\r\x12\x12\n\nnum_actors\x18\x05 \x01(\r\x12\r\n\x05\x63ores\x18\x06 \x01(\r\x12\x0b\n\x03run\x18\x07 \x01(\t\x12\x10\n\x08identity\x18\x08 \x01(\t\x12\x0c\n\x04role\x18\t \x01(\t\"\xed\x01\n\nAssignment\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\t\x12#\n\x06places\x18\x03 \x03(\x0b\x32\x13.rookery.wire.Place\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x11\n\tsignature\x18\x05 \x01(\t\x12\x13\n\x0bstart_steps\x18\x06 \x01(\x04\x12\x0b\n\x03run\x18\x07 \x01(\t\x12\x12\n\nlease_secs\x18\x08 \x01(\x01\x12\r\n\x05parts\x18\t \x01(\x0c\x12\x0c\n\x04role\x18\n \x01(\t\x12\"\n\x05probe\x18\x0b \x01(\x0b\x32\x13.rookery.wire.Probe\"9\n\x05Probe\x12\x11\n\tdirectory\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x03 \x01(\t\"$\n\x05Place\x12\r\n\x05place\x18\x01 \x01(\r\x12\x0c\n\x04life\x18\x02 \x01(\x04\"|\n\x10HeartbeatRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x14\n\x0c\x61\x63tors_alive\x18\x03 \x01(\r\x12\x10\n\x08restarts\x18\x04 \x01(\r\x12\x0f\n\x07message\x18\x05 \x01(\t\x12\r\n\x05\x65rror\x18\x06 \x01(\t\"\x84\x01\n\x06Orders\x12\x0f\n\x07version\x18\x01 \x01(\r\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.rookery.wire.Orders.State\x12\x0e\n\x06reason\x18\x03 \x01(\t\".\n\x05State\x12\x07\n\x03RUN\x10\x00\x12\x08\n\x04WAIT\x10\x01\x12\x08\n\x04STOP\x10\x02\x12\x08\n\x04OVER\x10\x03\"@\n\x0cLeaveRequest\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0f\n\x07session\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x1d\n\nLeaveReply\x12\x0f\n\x07version\x18\x01 \x01(\r2\xd0\x01\n\x07\x43ontrol\x12\x43\n\x08Register\x12\x1d.rookery.wire.RegisterRequest\x1a\x18.rookery.wire.Assignment\x12\x41\n\tHeartbeat\x12\x1e.rookery.wire.HeartbeatRequest\x1a\x14.rookery.wire.Orders\x12=\n\x05Leave\x12\x1a.rookery.wire.LeaveRequest\x1a\x18.rookery.wire.LeaveReply2F\n\x08\x45xchange\x12:\n\x08\x45xchange\x12\x14.rookery.wire.Packet\x1a\x14.rookery.wire.Packet(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,23 +40,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ARRAY_CODEC']._serialized_start=285
   _globals['_ARRAY_CODEC']._serialized_end=311
   _globals['_REGISTERREQUEST']._serialized_start=314
-  _globals['_REGISTERREQUEST']._serialized_end=466
-  _globals['_ASSIGNMENT']._serialized_start=469
-  _globals['_ASSIGNMENT']._serialized_end=656
-  _globals['_PLACE']._serialized_start=658
-  _globals['_PLACE']._serialized_end=694
-  _globals['_HEARTBEATREQUEST']._serialized_start=696
-  _globals['_HEARTBEATREQUEST']._serialized_end=820
-  _globals['_ORDERS']._serialized_start=823
-  _globals['_ORDERS']._serialized_end=955
-  _globals['_ORDERS_STATE']._serialized_start=909
-  _globals['_ORDERS_STATE']._serialized_end=955
-  _globals['_LEAVEREQUEST']._serialized_start=957
-  _globals['_LEAVEREQUEST']._serialized_end=1021
-  _globals['_LEAVEREPLY']._serialized_start=1023
-  _globals['_LEAVEREPLY']._serialized_end=1052
-  _globals['_CONTROL']._serialized_start=1055
-  _globals['_CONTROL']._serialized_end=1263
-  _globals['_EXCHANGE']._serialized_start=1265
-  _globals['_EXCHANGE']._serialized_end=1335
+  _globals['_REGISTERREQUEST']._serialized_end=480
+  _globals['_ASSIGNMENT']._serialized_start=483
+  _globals['_ASSIGNMENT']._serialized_end=720
+  _globals['_PROBE']._serialized_start=722
+  _globals['_PROBE']._serialized_end=779
+  _globals['_PLACE']._serialized_start=781
+  _globals['_PLACE']._serialized_end=817
+  _globals['_HEARTBEATREQUEST']._serialized_start=819
+  _globals['_HEARTBEATREQUEST']._serialized_end=943
+  _globals['_ORDERS']._serialized_start=946
+  _globals['_ORDERS']._serialized_end=1078
+  _globals['_ORDERS_STATE']._serialized_start=1032
+  _globals['_ORDERS_STATE']._serialized_end=1078
+  _globals['_LEAVEREQUEST']._serialized_start=1080
+  _globals['_LEAVEREQUEST']._serialized_end=1144
+  _globals['_LEAVEREPLY']._serialized_start=1146
+  _globals['_LEAVEREPLY']._serialized_end=1175
+  _globals['_CONTROL']._serialized_start=1178
+  _globals['_CONTROL']._serialized_end=1386
+  _globals['_EXCHANGE']._serialized_start=1388
+  _globals['_EXCHANGE']._serialized_end=1458
 # @@protoc_insertion_point(module_scope)

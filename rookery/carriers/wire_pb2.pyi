@@ -44,7 +44,7 @@ class Array(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., codec: _Optional[_Union[Array.Codec, str]] = ..., num_bytes: _Optional[int] = ...) -> None: ...
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("version", "rookery_version", "host", "pid", "num_actors", "cores", "run", "identity")
+    __slots__ = ("version", "rookery_version", "host", "pid", "num_actors", "cores", "run", "identity", "role")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROOKERY_VERSION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class RegisterRequest(_message.Message):
     CORES_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     version: int
     rookery_version: str
     host: str
@@ -61,10 +62,11 @@ class RegisterRequest(_message.Message):
     cores: int
     run: str
     identity: str
-    def __init__(self, version: _Optional[int] = ..., rookery_version: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., num_actors: _Optional[int] = ..., cores: _Optional[int] = ..., run: _Optional[str] = ..., identity: _Optional[str] = ...) -> None: ...
+    role: str
+    def __init__(self, version: _Optional[int] = ..., rookery_version: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., num_actors: _Optional[int] = ..., cores: _Optional[int] = ..., run: _Optional[str] = ..., identity: _Optional[str] = ..., role: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("version", "session", "places", "config", "signature", "start_steps", "run", "lease_secs", "parts")
+    __slots__ = ("version", "session", "places", "config", "signature", "start_steps", "run", "lease_secs", "parts", "role", "probe")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PLACES_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +76,8 @@ class Assignment(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     LEASE_SECS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
     version: int
     session: str
     places: _containers.RepeatedCompositeFieldContainer[Place]
@@ -83,7 +87,19 @@ class Assignment(_message.Message):
     run: str
     lease_secs: float
     parts: bytes
-    def __init__(self, version: _Optional[int] = ..., session: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., config: _Optional[str] = ..., signature: _Optional[str] = ..., start_steps: _Optional[int] = ..., run: _Optional[str] = ..., lease_secs: _Optional[float] = ..., parts: _Optional[bytes] = ...) -> None: ...
+    role: str
+    probe: Probe
+    def __init__(self, version: _Optional[int] = ..., session: _Optional[str] = ..., places: _Optional[_Iterable[_Union[Place, _Mapping]]] = ..., config: _Optional[str] = ..., signature: _Optional[str] = ..., start_steps: _Optional[int] = ..., run: _Optional[str] = ..., lease_secs: _Optional[float] = ..., parts: _Optional[bytes] = ..., role: _Optional[str] = ..., probe: _Optional[_Union[Probe, _Mapping]] = ...) -> None: ...
+
+class Probe(_message.Message):
+    __slots__ = ("directory", "name", "content")
+    DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    directory: str
+    name: str
+    content: str
+    def __init__(self, directory: _Optional[str] = ..., name: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
 
 class Place(_message.Message):
     __slots__ = ("place", "life")

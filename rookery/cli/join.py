@@ -1,4 +1,5 @@
-"""``rookery join HOST:PORT [--actors N]``: act for a run whose head is another machine."""
+"""``rookery join HOST:PORT [--actors N | --role NAME]``: work for a run whose head is another
+machine."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from rookery.recipes.catalog import seconds
 PROG = "rookery join"
 FLAGS = {
     "actors": "N: how many act here, a process each; default: the cores of this machine",
+    "role": "NAME: instead of actors, a role that the head leaves to hosts, as evaluator",
+    "run": "DIR: where this machine sees the head's run directory; default: where the head does",
     "token": "TOKEN: as the head has printed it",
     "token_file": "FILE: which holds the token; ROOKERY_TOKEN in the environment works too",
     "fingerprint": "sha256:...: of the head's certificate, as the head has printed it",
@@ -38,7 +41,8 @@ def main(argv: list[str]) -> int:
     flags = words.flags
     if "token" in flags:
         _hide(flags["token"], address)
-    num_actors = _number(flags.get("actors"))
+    role = flags.get("role", "")
+    num_actors = 1 if role and "actors" not in flags else _number(flags.get("actors"))
     from rookery.engines.fork_server import ForkServer
     from rookery.engines.host import Joining, Way, take_part, token_of
 
@@ -48,6 +52,8 @@ def main(argv: list[str]) -> int:
     joining = Joining(
         way=way,
         num_actors=num_actors,
+        role=role,
+        directory=_path(flags, "run"),
         give_up_secs=seconds(flags.get("give_up_after", "10m")),
         logs=_path(flags, "logs"),
         say=(lambda text: None) if quiet else _say,
@@ -84,7 +90,7 @@ def _help() -> str:
     lines = [
         f"usage: {PROG} HOST:PORT [flags]",
         "",
-        "Acts for a run that was started with `rookery train ... --listen HOST:PORT` elsewhere.",
+        "Works for a run that was started with `rookery train ... --listen HOST:PORT` elsewhere.",
     ]
     lines += [f"  --{name.replace('_', '-'):<17} {about}" for name, about in FLAGS.items()]
     lines += ["  --help              print this, and exit"]

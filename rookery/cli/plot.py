@@ -64,7 +64,8 @@ def _parser() -> Arguments:
         metavar="KEY",
         help="metric: return, length, loss, q (mean value of the actions), or a name in "
         "metrics.jsonl such as train/entropy; several with commas between: a panel each; "
-        "overview: return, length, loss and value "
+        "overview: return, length, loss and value; with --x wall highest returns, steps a second, "
+        "who acts and how stale gradients were too "
         "(default: return, or length where runs are judged by it)",
     )
     parser.add_argument(

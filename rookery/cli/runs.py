@@ -36,6 +36,7 @@ def main(argv: list[str]) -> int:
                 "best": run.best_score,
                 "last_activity": run.last_activity,
                 "tags": list(run.tags),
+                "films": run.films,
             }
             for run in runs
         ]
@@ -48,7 +49,9 @@ def main(argv: list[str]) -> int:
         best = "-" if score is None else f"{score[_judged_by(score)]:.1f}"
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.last_activity))
         tags = f"  [{', '.join(run.tags)}]" if run.tags else ""
-        print(f"{when}  {run.state:<12} {run.steps:>13,} steps  best {best:>9}  {run.path}{tags}")
+        films = f"  {run.films} film{'s' * (run.films > 1)}" if run.films else ""
+        what = f"{run.state:<12} {run.steps:>13,} steps  best {best:>9}  {run.path}"
+        print(f"{when}  {what}{films}{tags}")
     return 0
 
 

@@ -36,7 +36,9 @@ class Registration:
     pid: int
     rookery_version: str
     num_actors: int
-    """How many it offers to run."""
+    """How many replicas it offers to run."""
+    role: str = ""
+    """Of which role; '': of those that act."""
     cores: int = 0
     run: str = ""
     """The run it was part of; '': whichever the head has."""
@@ -46,6 +48,18 @@ class Registration:
     """Where it called from, as the head sees it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """By which a host knows that it sees the head's run directory."""
+
+    directory: str
+    """Where the head has it."""
+    name: str
+    """Of a file in it,"""
+    content: str
+    """and what that holds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
     """What a host is to run."""
@@ -53,7 +67,9 @@ class Assignment:
     session: str
     """Names this registration from now on."""
     places: list[tuple[int, int]]
-    """For each of its actors the place in the program, and the number of its life: a new one."""
+    """For each of its replicas the place in the program, and the number of its life: a new one."""
+    role: str = ""
+    """What they are; '': nothing, the run is over."""
     config: Mapping[str, Any]
     signature: Mapping[str, Any]
     start_steps: int
@@ -62,6 +78,8 @@ class Assignment:
     """Without a heartbeat for so long the session is over."""
     parts: bytes = b""
     """Packed parts of a checkpoint, for roles that begin with more than published weights."""
+    probe: Probe | None = None
+    """For roles that need the run directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

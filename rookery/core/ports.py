@@ -436,6 +436,11 @@ class Asker(Protocol):
         """What was answered since the last call, each with the steps that were asked about."""
         ...
 
+    def hear(self) -> tuple[int, Arrays | None] | None:
+        """The oldest question that was dealt with, by its steps, and its answer unless it was
+        skipped; for who asks again then, in the place of :meth:`answers`."""
+        ...
+
 
 class Answerer(Protocol):
     """The other end of :class:`Asker`."""

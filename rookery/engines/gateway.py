@@ -1,8 +1,8 @@
-"""The gateway: a process at the head that stands for the actors of hosts that join.
+"""The gateway: a process at the head that stands for what hosts that join run.
 
-It listens, gives hosts places among those who act, and pumps frames between the network and the
-memory that all processes here share. Learner and replay know nothing of it, and neither Python's
-lock nor a crash of the network side reaches them.
+It listens, gives hosts places among the replicas that are left to them, and pumps frames between
+the network and the memory that all processes here share. Nobody else knows anything of it, and
+neither Python's lock nor a crash of the network side reaches them.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from rookery.carriers.tokens import given_token, token_of_run
 from rookery.carriers.wire import OVERHEAD_BYTES, most_bytes
 from rookery.core.address import is_loopback, parse_address, write_address
 from rookery.core.errors import UserError
-from rookery.core.hosts import Assignment, HostStatus, Orders, Refused, Registration
+from rookery.core.hosts import Assignment, HostStatus, Orders, Probe, Refused, Registration
 from rookery.engines.joined import relays_at_head
 from rookery.engines.process import Inbox, SharedProgram, heartbeats_of
+from rookery.programs.graph import Node
 from rookery.programs.plan import Plan
 from rookery.runs.checkpoint_files import LEARNER_PARTS
 from rookery.runs.config import RunConfig
 from rookery.runs.find import load_checkpoint
 from rookery.runs.packed_parts import pack_parts
+from rookery.runs.shared_probe import probe_in
 from rookery.runs.start import starting_weights
 from rookery.transport.control import Control
 from rookery.transport.vitals import VitalsWriter
@@ -59,6 +61,7 @@ class Session:
 
     name: str
     registration: Registration
+    node: Node
     places: list[int]
     heard: float
     pump: Pump | None = None
@@ -87,75 +90,106 @@ class Reception:
         start_steps: int,
         epoch: int,
         parts: bytes,
+        probe: Probe,
     ) -> None:
         """``epoch`` is higher at each start of a gateway of this run, so that no life comes twice;
-        ``parts`` is what joined roles begin with."""
+        ``parts`` is what joined roles begin with that learn, ``probe`` for those that need the run
+        directory."""
         self.plan, self.shared, self.control = plan, shared, control
         self.wired = shared.wired
-        self.run, self.start_steps, self.epoch, self.parts = run, start_steps, epoch, parts
-        config = plan.config
-        self.free = list(range(config.num_acting_here, config.num_acting))
+        self.run, self.start_steps, self.epoch = run, start_steps, epoch
+        self.parts, self.probe = parts, probe
+        self.program = self.wired.program
+        self.open = {node.name: node for node in self.program.open_to_hosts}
+        self.free = {name: list(node.places) for name, node in self.open.items()}
         self.sessions: dict[str, Session] = {}
         self.order = Orders("run")
         self._assigned = 0
         self._lock = threading.RLock()
-        program = self.wired.program
-        self._vitals = self.wired.memory(heartbeats_of(program, program.acting))
-        self._vitals["cells"][self.free] = 0.0  # of a gateway before this one
+        for node in self.open.values():  # of a gateway before this one
+            self._forget(node, list(node.places))
 
     # ---- what hosts ask --------------------------------------------------------------------------
 
     def register(self, registration: Registration) -> Assignment:
-        """Places for the actors of a host."""
+        """Places for what a host runs."""
         with self._lock:
             if self.order.state == "over":  # a host whose connection broke just now
-                return self._assignment("", [], 0)
-            self._check(registration)
-            num = registration.num_actors
-            places, self.free = self.free[:num], self.free[num:]
+                return self._assignment(None, 0)
+            node, num = self._check(registration), registration.num_actors
+            free = self.free[node.name]
+            places, self.free[node.name] = free[:num], free[num:]
             name = secrets.token_hex(8)
-            self.sessions[name] = Session(name, registration, places, time.monotonic())
+            session = Session(name, registration, node, places, time.monotonic())
+            self.sessions[name] = session
             self._assigned += 1
             life = (self.epoch * 1000 + self._assigned) * _LIVES
-        self.control.send(
-            "notice", text=f"host {registration.host} joined with {num} actors {_range(places)}"
-        )
-        self.control.send("room", places=len(self.free))
-        return self._assignment(name, places, life)
+        self.control.send("notice", text=f"host {session.host} joined {self._as_what(session)}")
+        self._tell_room()
+        return self._assignment(session, life)
 
-    def _assignment(self, session: str, places: list[int], life: int) -> Assignment:
-        """What a host is to run; without places, nothing: the run is over."""
-        config = self.plan.config
+    def _assignment(self, session: Session | None, life: int) -> Assignment:
+        """What a host is to run; without a session, nothing: the run is over."""
+        config, node = self.plan.config, session.node if session is not None else None
         return Assignment(
-            session=session,
-            places=[(place, life) for place in places],
+            session=session.name if session is not None else "",
+            places=[(place, life) for place in session.places] if session is not None else [],
+            role=node.name if node is not None else "",
+            probe=self.probe if node is not None and node.reads_run else None,
             config=config.to_tree(),
             signature=self.plan.signature.to_json(),
             start_steps=self.start_steps,
             run=self.run,
             lease_secs=config.hosts.lease_secs,
-            parts=self.parts,
+            parts=self.parts if node is not None and node.keeps_session else b"",
         )
 
-    def _check(self, registration: Registration) -> None:
-        """Refuse who cannot take part."""
+    def _as_what(self, session: Session) -> str:
+        """``with 8 actors (2 to 9)``, or as the only one of its role."""
+        if not session.node.has_envs:
+            return f"as {session.node.name}"
+        return f"with {len(session.places)} actors {_range(session.places)}"
+
+    def _tell_room(self) -> None:
+        """How many are missing without whom nobody goes on."""
+        free = (
+            len(places)
+            for name, places in self.free.items()
+            if self.open[name].on_death == "rewind"
+        )
+        self.control.send("room", places=sum(free))
+
+    def _check(self, registration: Registration) -> Node:
+        """The node of what a host offers to run; refuses who cannot take part."""
         if self.order.state != "run":
             raise Refused(self.order.reason, again=True)
         if registration.run and registration.run != self.run:
             raise Refused(f"this is the run {self.run}, not {registration.run}")
+        node = self._offered(registration.role)
         self._drop_earlier(registration)
-        room, num = self.plan.config.num_places, registration.num_actors
+        room, free, num = node.left_to_hosts, len(self.free[node.name]), registration.num_actors
+        what = "actors" if node.has_envs else node.name
         if num < 1:
             raise Refused(f"a host needs at least one actor, got {num}")
         if num > room:
+            more = ", or start the head with more --places" if node.has_envs else ""
             raise Refused(
-                f"{num} actors are more than the {room} places for actors of other hosts; join "
-                "with fewer, or start the head with more --places"
+                f"{num} {what} are more than the {room} places for {what} of other hosts; join "
+                f"with fewer{more}"
             )
-        if num > len(self.free):
+        if num > free:
+            raise Refused(f"{num} {what}, and {free} of {room} places are free", again=True)
+        return node
+
+    def _offered(self, role: str) -> Node:
+        """The node that a host calls ``role``, if the head leaves any of it to hosts."""
+        name = role or self.program.acting.name
+        if name not in self.open:
             raise Refused(
-                f"{num} actors, and {len(self.free)} of {room} places are free", again=True
+                f"'{name}' is no role that the head leaves to hosts; it leaves "
+                f"{', '.join(self.open)} (--role)"
             )
+        return self.open[name]
 
     def _drop_earlier(self, registration: Registration) -> None:
         """A host that comes back has left, whatever its lease says."""
@@ -179,9 +213,9 @@ class Reception:
             found = self._known(session)
             if found.pump is not None:
                 raise Refused("this session is connected already")
-            acting = self.wired.program.acting.name
-            found.pump = Pump([self.shared.wakeups[acting][place] for place in found.places])
-            for carried in relays_at_head(self.wired, found.places):
+            wakeups = self.shared.wakeups[found.node.name]
+            found.pump = Pump([wakeups[place] for place in found.places])
+            for carried in relays_at_head(self.wired, found.node, found.places):
                 found.pump.add(
                     carried.number, carried.relay, first=carried.first, wakes=carried.wakes
                 )
@@ -207,17 +241,22 @@ class Reception:
     def _drop(self, session: Session, why: str) -> None:
         """Free a host's places; what was on its way is lost, nothing else."""
         del self.sessions[session.name]
-        self.free = sorted([*self.free, *session.places])
+        name = session.node.name
+        self.free[name] = sorted([*self.free[name], *session.places])
         if session.pump is not None:
             session.pump.close()
-        self._vitals["cells"][session.places] = 0.0
+        self._forget(session.node, session.places)
         if self.order.state != "run":
             return
-        num = len(session.places)
-        text = f"host {session.host} left with {num} actors {_range(session.places)}: {why}"
+        text = f"host {session.host} left {self._as_what(session)}: {why}"
         self.control.send("notice", text=text)
-        self.control.send("lost", text=text, host=f"host {session.host}")
-        self.control.send("room", places=len(self.free))
+        if session.node.on_death == "rewind":
+            self.control.send("lost", text=text, host=f"host {session.host}")
+        self._tell_room()
+
+    def _forget(self, node: Node, places: list[int]) -> None:
+        """Nobody is at these places."""
+        self.wired.memory(heartbeats_of(self.program, node))["cells"][places] = 0.0
 
     # ---- what the gateway's loop asks ------------------------------------------------------------
 
@@ -247,10 +286,10 @@ class Reception:
 
     def most_bytes(self) -> int:
         """Of one message: frames of a host, or what it begins with."""
-        relays = relays_at_head(self.wired, [self.plan.config.num_acting_here])
         specs = [
             {carried.number: leaves}
-            for carried in relays
+            for node in self.open.values()
+            for carried in relays_at_head(self.wired, node, node.places[:1])
             for leaves in (carried.relay.sends, carried.relay.receives)
         ]
         return max(MESSAGE_BYTES, len(self.parts) + OVERHEAD_BYTES, *map(most_bytes, specs))
@@ -258,7 +297,8 @@ class Reception:
     def numbers(self) -> tuple[float, float]:
         """Hosts that take part, and their actors."""
         with self._lock:
-            actors = sum(session.status.actors_alive for session in self.sessions.values())
+            acting = [session for session in self.sessions.values() if session.node.has_envs]
+            actors = sum(session.status.actors_alive for session in acting)
             return float(len(self.sessions)), float(actors)
 
 
@@ -275,18 +315,20 @@ def stand_for_hosts(
 ) -> None:
     """Listen until the run, or this session of it, is over."""
     run = Path(order["run"])
-    reception = Reception(
-        plan,
-        shared,
-        control,
-        run=run.name,
-        start_steps=order["start_steps"],
-        epoch=order["launch"] * 1000 + order["life"],
-        parts=_parts(order) if shared.wired.program.acting.keeps_session else b"",
-    )
     vitals: VitalsWriter = shared.wired.ports_of(order["role"], 0).use("vitals")
     anew = order["first"] and not order["life"]
-    with _listening(plan, run, reception, control, anew=anew) as server:
+    with contextlib.ExitStack() as closing:
+        reception = Reception(
+            plan,
+            shared,
+            control,
+            run=run.name,
+            start_steps=order["start_steps"],
+            epoch=order["launch"] * 1000 + order["life"],
+            parts=_parts(order) if shared.wired.program.acting.keeps_session else b"",
+            probe=closing.enter_context(probe_in(run)),
+        )
+        server = closing.enter_context(_listening(plan, run, reception, control, anew=anew))
         control.send("started")
         while (stop := inbox.stopping()) is None:
             time.sleep(LOOK_SECS)
@@ -345,14 +387,18 @@ def _listening(
         token=token,
         tls=certificate,
         desk=reception,
-        limits=Limits(hosts=plan.config.num_places, message_bytes=reception.most_bytes()),
+        limits=Limits(
+            hosts=sum(node.left_to_hosts for node in reception.open.values()),
+            message_bytes=reception.most_bytes(),
+        ),
         say=_LOG.warning,
     )
     try:
         words = ["rookery", "join", write_address(_reachable(host), server.port), "--token", token]
         words += [] if certificate is None else ["--fingerprint", certificate.fingerprint]
-        if anew:
-            control.send("notice", text=f"others join by: {' '.join(words)} --actors 8")
+        for node in reception.open.values() if anew else ():
+            offer = ["--actors", "8"] if node.has_envs else ["--role", node.name]
+            control.send("notice", text=f"others join by: {' '.join([*words, *offer])}")
         yield server
     finally:
         server.stop()

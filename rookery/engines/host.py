@@ -1,11 +1,11 @@
-"""A joined host: the actors that the head assigns, run and watched as at the head.
+"""A joined host: the replicas that the head assigns, run and watched as at the head.
 
 ::
 
     rookery join HEAD --actors 8
 
-The head says what to run and with which settings. A host that loses the head ends its actors, waits
-and registers anew; one whose run is over ends well.
+The head says what to run and with which settings. A host that loses the head ends its processes,
+waits and registers anew; one whose run is over ends well.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from rookery.core.spec import Array
 from rookery.engines.fleet import Fleet, Process
 from rookery.engines.fork_server import ForkServer
 from rookery.engines.interrupt import Interrupt
-from rookery.engines.joined import JoinedActors
+from rookery.engines.joined import JoinedReplicas
 from rookery.engines.process import heartbeats_of
 from rookery.engines.supervision import Supervisor
 from rookery.programs.plan import Plan, probe
 from rookery.recipes.settings import config_from_tree
 from rookery.runs.atomic import write_atomic
 from rookery.runs.directory import RunDirectory
+from rookery.runs.shared_probe import seen_here
 from rookery.runs.supervise import RestartBudget
 from rookery.transport.control import Message
 
@@ -138,6 +139,10 @@ class Joining:
 
     way: Way
     num_actors: int
+    role: str = ""
+    """What it runs; '': actors, or whatever acts."""
+    directory: Path | None = None
+    """Where this host sees the head's run directory; None: where the head does."""
     give_up_secs: float
     logs: Path | None = None
     say: Callable[[str], None] = print
@@ -145,7 +150,7 @@ class Joining:
     """The run that it was part of."""
     unreached_since: float = field(default_factory=time.monotonic)
     budget: RestartBudget | None = None
-    """Deaths of the actors here, over all sessions."""
+    """Deaths of the processes here, over all sessions."""
     identity: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def registration(self) -> Registration:
@@ -160,11 +165,12 @@ class Joining:
             cores=len(os.sched_getaffinity(0)),
             run=self.run,
             identity=self.identity,
+            role=self.role,
         )
 
 
 def take_part(joining: Joining, server: ForkServer) -> int:
-    """Act for the head, again and again if need be, until the run is over; the exit code."""
+    """Work for the head, again and again if need be, until the run is over; the exit code."""
     with Interrupt(quiet=True) as interrupt:
         pause = FIRST_PAUSE_SECS
         while True:
@@ -240,7 +246,7 @@ class _Part:
     ) -> None:
         self.joining, self.link, self.assignment, self.server = joining, link, assignment, server
         self.orders = Orders("run")
-        self.actors: JoinedActors | None = None
+        self.replicas: JoinedReplicas | None = None
         self.exchange: Exchange | None = None
         self.supervisor: Supervisor | None = None
         self._lost = False
@@ -280,26 +286,30 @@ class _Part:
                 raise exchange.error
             self.orders = Orders("wait", reason=f"the head is lost ({exchange.reason})")
         if self.orders.state == "run" and self._lost:
-            self.orders = Orders("wait", reason="the actors here begin anew")
+            self.orders = Orders("wait", reason="all here begin anew")
         return interrupt.requested or self.over()
 
     # ---- set-up ----------------------------------------------------------------------------------
 
     @contextmanager
     def _joined(self, interrupt: Interrupt) -> Iterator[Supervisor]:
-        """The actors run and frames pass; whoever ends that tells the head why."""
+        """The processes run and frames pass; whoever ends that tells the head why."""
         fleet = Fleet(self._directory(), self.server)
         try:
+            shared = self._shared()
             plan = self._plan()
             self.program = plan.program()
+            self.node = self.program.node(self.assignment.role)
             self.joining.budget = self.joining.budget or RestartBudget(plan.config.supervise)
             supervisor = self.supervisor = Supervisor(fleet, plan.config, self, self.joining.budget)
-            # First what the head keeps for these actors, then the actors.
+            # First what the head keeps for these replicas, then the replicas.
             self.exchange = self._exchange()
-            self._launch(plan, fleet)
+            self._launch(plan, fleet, shared)
+            num = len(self.assignment.places)
+            what = f"with {num} actors" if self.node.has_envs else f"as {self.node.name}"
             self.joining.say(
-                f"joined {self.assignment.run} at {self.joining.way.address} with "
-                f"{len(self.assignment.places)} actors; logs in {fleet.run.logs}"
+                f"joined {self.assignment.run} at {self.joining.way.address} {what}; "
+                f"logs in {fleet.run.logs}"
             )
             yield supervisor
             if interrupt.requested:
@@ -312,16 +322,17 @@ class _Part:
             fleet.end(gently=self.orders.state == "over")
             if self.exchange is not None:
                 self.exchange.close()
-            if self.actors is not None:
-                self.actors.close()
+            if self.replicas is not None:
+                self.replicas.close()
             if self.server.code is not None:
                 self.server.restart()
 
     def _exchange(self) -> Exchange:
-        """Frames between the head and the memory of the actors here."""
-        actors = JoinedActors.create(self.program, [place for place, _ in self.assignment.places])
-        self.actors, pump = actors, Pump([actors.link])
-        for carried in actors.relays():
+        """Frames between the head and the memory of the replicas here."""
+        places = [place for place, _ in self.assignment.places]
+        replicas = JoinedReplicas.create(self.program, self.node, places)
+        self.replicas, pump = replicas, Pump([replicas.link])
+        for carried in replicas.relays():
             pump.add(carried.number, carried.relay, first=carried.first, wakes=carried.wakes)
         return self.link.exchange(self.assignment.session, pump)
 
@@ -344,29 +355,35 @@ class _Part:
             )
         return Plan.of(config, signature)
 
+    def _shared(self) -> Path | None:
+        """The head's run directory, if what runs here needs it."""
+        probe = self.assignment.probe
+        return seen_here(probe, self.joining.directory) if probe is not None else None
+
     def _directory(self) -> RunDirectory:
-        """Where the logs of the actors go."""
+        """Where the logs of what runs here go."""
         name = f"{self.assignment.run}-joined-{socket.gethostname()}-{os.getpid()}"
         path = self.joining.logs or Path("runs") / name
         (path / "logs").mkdir(parents=True, exist_ok=True)
         return RunDirectory(path)
 
-    def _launch(self, plan: Plan, fleet: Fleet) -> None:
-        assert self.actors is not None
-        node, run = self.program.acting, fleet.run
+    def _launch(self, plan: Plan, fleet: Fleet, shared: Path | None) -> None:
+        assert self.replicas is not None
+        node, run = self.node, fleet.run
         self.server.name(run.path.name)
-        self.server.share(self.actors.pass_fds())
+        self.server.share(self.replicas.pass_fds())
         order: dict[str, Any] = {
             "run": str(run.path.absolute()),
             "config": plan.config.to_tree(),
             "signature": plan.signature.to_json(),
-            "fds": self.actors.descriptors(),
+            "fds": self.replicas.descriptors(),
             "resume": None,
             "start_steps": self.assignment.start_steps,
             "init_from": None,
             "restarts": 0,
             "tell_episodes": False,
-            "places": list(self.actors.places),
+            "places": list(self.replicas.places),
+            "directory": str(shared.absolute()) if shared is not None else None,
             "parts": self._written_parts(run),
         }
         for place, life in self.assignment.places:
@@ -425,17 +442,17 @@ class _Part:
         self.supervisor.replace(process)
 
     def go_back(self, why: str) -> None:
-        """All actors here begin anew, in another session."""
+        """All here begin anew, in another session."""
         _LOG.warning("%s", why)
         self._lost = True
 
     def heartbeat(self, process: Process) -> Array:
         """What the process last wrote of itself."""
-        assert self.actors is not None
+        assert self.replicas is not None
         edge = heartbeats_of(self.program, process.node)
-        cells: Array = self.actors.memory(edge, process.replica)["cells"][0]
+        cells: Array = self.replicas.memory(edge, process.replica)["cells"][0]
         return cells
 
     def how_to_go_on(self) -> str:
-        """Nothing is lost but these actors."""
+        """Nothing is lost but what ran here."""
         return "the run goes on without this host; mend it and join again"

@@ -1,7 +1,8 @@
-"""What the actors of a joined host share with their side of the network link.
+"""What the replicas of a joined host share with their side of the network link.
 
-At the head each of them has a place among the replicas of the program. Here there is, for each edge
-of each, memory for one client, in which ends and relays are as everywhere.
+At the head each of them has a place among the replicas of its node. Here there is, for each edge of
+each, memory for one client, in which ends and relays are as everywhere. Where others call a role
+that joined, the memory that it serves is here, and relays stand for who asks.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, NamedTuple
 from rookery.carriers.shared_memory import SharedArena
 from rookery.core.ports import End, InTurn, Relay, Wakeup
 from rookery.core.spec import Arrays, ArraySpec, under
-from rookery.engines.assemble import Wired
-from rookery.programs.graph import Edge, Program
+from rookery.engines.assemble import Wired, layouts
+from rookery.programs.graph import Edge, Node, Program
 from rookery.transport.eventfd import EventFd
 
 MOST_PLACES = 1 << 16
@@ -30,28 +31,46 @@ class Carried(NamedTuple):
     """Who waits for what it is told."""
 
 
-def carried_edges(program: Program) -> Iterator[tuple[int, Edge, int]]:
-    """The edges that join those who act to others, and each part of them that a place may use,
+def used_edges(program: Program, node: Node) -> Iterator[tuple[int, Edge, int]]:
+    """The edges by which ``node`` reaches others, and each part of them that a place may use,
     numbered."""
-    acting, number = program.acting.name, 0
-    for edge in program.edges:
-        if edge.source == acting and edge.port.kind != "memory":
-            for part in range(program.num_parts(edge)):
-                yield number, edge, part
-                number += MOST_PLACES
+    for number, edge, part in _numbered(program):
+        if edge.source == node.name and edge.port.kind != "memory":
+            yield number, edge, part
 
 
-def relays_at_head(wired: Wired, places: Sequence[int]) -> list[Carried]:
-    """In the place of the actors of one host."""
-    return [
+def served_edges(program: Program, node: Node) -> Iterator[tuple[int, Edge]]:
+    """The edges by which others call ``node``, numbered; each has one client."""
+    for number, edge, _ in _numbered(program):
+        if node.may_join and edge.target == node.name:
+            yield number, edge
+
+
+def _numbered(program: Program) -> Iterator[tuple[int, Edge, int]]:
+    """All parts of all edges: the same numbers at the head and at hosts."""
+    parts = [(edge, part) for edge in program.edges for part in range(program.num_parts(edge))]
+    for index, (edge, part) in enumerate(parts):
+        yield index * MOST_PLACES, edge, part
+
+
+def relays_at_head(wired: Wired, node: Node, places: Sequence[int]) -> list[Carried]:
+    """In the place of the replicas of ``node`` that one host has."""
+    stand_in = [
         Carried(
             start + place,
             edge.port.server_relay(wired.client_end(edge, place, part=part)),
             edge.port.kind == "cell",
         )
-        for start, edge, part in carried_edges(wired.program)
+        for start, edge, part in used_edges(wired.program, node)
         for place in _apart(edge, _in_part(wired.program, edge, part, places))
     ]
+    calling = [
+        Carried(
+            start, edge.port.client_relay(wired.memory(edge)), False, wired.wakeups[edge.source][:1]
+        )
+        for start, edge in served_edges(wired.program, node)
+    ]
+    return stand_in + calling
 
 
 def _in_part(program: Program, edge: Edge, part: int, places: Sequence[int]) -> list[int]:
@@ -65,37 +84,41 @@ def _apart(edge: Edge, places: Sequence[int]) -> Sequence[int]:
     return places[:1] if shared else places
 
 
-class JoinedActors:
-    """Memory and wake-ups of the actors at ``places``, the same in every process of the host."""
+class JoinedReplicas:
+    """Memory and wake-ups of the replicas of ``node`` at ``places``, the same in every process of
+    the host."""
 
     def __init__(
         self,
         program: Program,
+        node: Node,
         places: Sequence[int],
         arena: SharedArena,
         link: EventFd,
         wakeups: Mapping[int, EventFd],
     ) -> None:
-        """``link`` wakes who carries frames, ``wakeups`` each actor."""
-        self.program, self.places = program, places
+        """``link`` wakes who carries frames, ``wakeups`` each replica."""
+        self.program, self.node, self.places = program, node, places
         self.arena, self.link, self.wakeups = arena, link, wakeups
-        self.wired = Wired(program, {}, self._all_wakeups(), dict(self._ends()))
+        served = layouts(program, _served(program, node))
+        arrays = {name: array for name, array in arena.arrays.items() if name in served}
+        self.wired = Wired(program, arrays, self._all_wakeups(), dict(self._ends()))
 
     @classmethod
-    def create(cls, program: Program, places: Sequence[int]) -> JoinedActors:
+    def create(cls, program: Program, node: Node, places: Sequence[int]) -> JoinedReplicas:
         """Allocate everything (in the driver)."""
         wakeups = {place: EventFd.create() for place in places}
-        arena = SharedArena.create(_layouts(program, places))
-        return cls(program, places, arena, EventFd.create(), wakeups)
+        arena = SharedArena.create(_layouts(program, node, places))
+        return cls(program, node, places, arena, EventFd.create(), wakeups)
 
     @classmethod
     def attach(
-        cls, program: Program, places: Sequence[int], fds: Mapping[str, Any]
-    ) -> JoinedActors:
+        cls, program: Program, node: Node, places: Sequence[int], fds: Mapping[str, Any]
+    ) -> JoinedReplicas:
         """Find everything by the descriptors inherited (in a child)."""
-        arena = SharedArena(fds["arena"], _layouts(program, places))
+        arena = SharedArena(fds["arena"], _layouts(program, node, places))
         wakeups = dict(zip(places, map(EventFd, fds["wakeups"]), strict=True))
-        return cls(program, places, arena, EventFd(fds["link"]), wakeups)
+        return cls(program, node, places, arena, EventFd(fds["link"]), wakeups)
 
     def descriptors(self) -> dict[str, Any]:
         """What a child needs to :meth:`attach`."""
@@ -111,26 +134,31 @@ class JoinedActors:
         return [self.arena.descriptor, self.link.descriptor, *wakeups]
 
     def relays(self) -> list[Carried]:
-        """Beside the actors."""
-        return [
+        """Beside the replicas."""
+        beside = [
             Carried(
                 start + place,
                 edge.port.for_one(place).client_relay(self.memory(edge, place, part)),
                 edge.port.kind == "cell",
                 [self.wakeups[place]],
             )
-            for start, edge, part in carried_edges(self.program)
+            for start, edge, part in used_edges(self.program, self.node)
             for place in _apart(edge, _in_part(self.program, edge, part, self.places))
         ]
+        asking = [
+            Carried(start, edge.port.server_relay(self.wired.client_end(edge, 0)), False)
+            for start, edge in served_edges(self.program, self.node)
+        ]
+        return beside + asking
 
     def memory(self, edge: Edge, place: int, part: int = 0) -> Arrays:
-        """What the actor at ``place`` has of one part of ``edge``."""
+        """What the replica at ``place`` has of one part of an ``edge`` that it uses."""
         among = _apart(edge, _in_part(self.program, edge, part, self.places))
         apart = place if place in among else among[0]
         return under(_prefix(edge, apart, part), self.arena.arrays)
 
     def _ends(self) -> Iterator[tuple[tuple[str, int, int], Any]]:
-        for _, edge, part in carried_edges(self.program):
+        for _, edge, part in used_edges(self.program, self.node):
             for place in _in_part(self.program, edge, part, self.places):
                 own = self.wakeups[place]
                 end = End(self.memory(edge, place, part), 0, 0, own, [self.link])
@@ -138,12 +166,12 @@ class JoinedActors:
 
     def _all_wakeups(self) -> dict[str, list[Wakeup]]:
         """Of every replica: those that are elsewhere are reached over the link."""
-        acting = self.program.acting
+        node = self.node
         all_wakeups: dict[str, list[Wakeup]] = {
-            node.name: [self.link] * node.replicas for node in self.program.nodes
+            each.name: [self.link] * each.replicas for each in self.program.nodes
         }
-        all_wakeups[acting.name] = [
-            self.wakeups.get(replica, InTurn()) for replica in range(acting.replicas)
+        all_wakeups[node.name] = [
+            self.wakeups.get(replica, InTurn()) for replica in range(node.replicas)
         ]
         return all_wakeups
 
@@ -159,10 +187,15 @@ def _prefix(edge: Edge, place: int, part: int) -> str:
     return f"{edge.key}/{place}/{part}/"
 
 
-def _layouts(program: Program, places: Sequence[int]) -> dict[str, ArraySpec]:
-    return {
+def _served(program: Program, node: Node) -> list[Edge]:
+    return [edge for _, edge in served_edges(program, node)]
+
+
+def _layouts(program: Program, node: Node, places: Sequence[int]) -> dict[str, ArraySpec]:
+    used = {
         f"{_prefix(edge, place, part)}{name}": spec
-        for _, edge, part in carried_edges(program)
+        for _, edge, part in used_edges(program, node)
         for place in _apart(edge, _in_part(program, edge, part, places))
         for name, spec in edge.port.for_one(place).layout().items()
     }
+    return used | layouts(program, _served(program, node))

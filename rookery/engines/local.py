@@ -2,7 +2,7 @@
 
 A role ended by a signal is replaced, a few times; one whose death leaves something half written
 takes all back to the last checkpoint; an exception stops the run with one line and the log's path.
-Actors of hosts that join have places in the program; the gateway, a process too, stands for them.
+What hosts that join run has places in the program; the gateway, a process too, stands for them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Driver:
         self.finish: Finish | None = None
         self.launches = 0
         self.room = 0
-        """Places of joined actors that are free."""
+        """Free places of those without whom nobody goes on."""
         self.stopping = False
         self.updates = 0
         self.shared: SharedProgram | None = None
@@ -108,15 +108,16 @@ class _Driver:
             "restarts": self.supervisor.restarts,
             "tell_episodes": job.callbacks.on_episode is not None,
             "places": None,
+            "directory": None,
             "parts": None,
             "first": not self.launches,
             "launch": self.launches,
         }
         self.launches += 1
-        self.room = self.config.num_places
+        left = self.program.open_to_hosts
+        self.room = sum(node.left_to_hosts for node in left if node.on_death == "rewind")
         for node in self.program.nodes:
-            here = self.config.num_acting_here if node.has_envs else node.replicas
-            for replica in range(here):
+            for replica in range(node.replicas - node.left_to_hosts):
                 own = {"role": node.name, "replica": replica, "num_threads": node.num_threads}
                 process = Process(node, replica, order | own)
                 self.fleet.processes.append(process)
@@ -142,7 +143,7 @@ class _Driver:
 
     def _waits_for_hosts(self) -> bool:
         """Whether those who step together are not all there: then nobody does anything."""
-        return self.room > 0 and self.program.acting.on_death == "rewind"
+        return self.room > 0
 
     def _as_it_was(self, outcome: Outcome) -> Finish:
         """The end of a session that goes no further than its newest checkpoint."""
@@ -189,7 +190,7 @@ class _Driver:
             self._end(message)
         elif kind == "room":
             self.room = message["places"]
-        elif kind == "lost" and self.program.acting.on_death == "rewind" and not self.over():
+        elif kind == "lost" and not self.over():
             self.supervisor.spend(message["host"], message["text"])
             self.go_back(message["text"])
 

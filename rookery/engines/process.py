@@ -17,7 +17,7 @@ from rookery.core.heap import keep_freed_memory
 from rookery.core.signature import Signature
 from rookery.engines.assemble import Wired, layouts
 from rookery.engines.interrupt import Stop
-from rookery.engines.joined import JoinedActors
+from rookery.engines.joined import JoinedReplicas
 from rookery.engines.loop import Member, NowAndThen, build_member, run_members
 from rookery.engines.session_owner import SessionOwner, begin_with, restore
 from rookery.programs.graph import Edge, Node, Program
@@ -101,11 +101,11 @@ def become(order: Order, control: Control, listener: Listener) -> None:
         stand_for_hosts(order, plan, shared, control, inbox)
         return
     member = build_member(
-        _wired(program, order),
+        _wired(program, node, order),
         plan,
         node,
         order["replica"],
-        run=Path(order["run"]),
+        run=Path(order["directory"] or order["run"]),
         life=order["life"],
         start_steps=order["start_steps"],
         stopping=inbox.stopping,
@@ -121,10 +121,10 @@ def become(order: Order, control: Control, listener: Listener) -> None:
         member.role.close()
 
 
-def _wired(program: Program, order: Order) -> Wired:
-    """The program as this process sees it: all of it, or what actors of a joined host share."""
+def _wired(program: Program, node: Node, order: Order) -> Wired:
+    """The program as this process sees it: all of it, or what those of a joined host share."""
     if order["places"] is not None:
-        return JoinedActors.attach(program, order["places"], order["fds"]).wired
+        return JoinedReplicas.attach(program, node, order["places"], order["fds"]).wired
     return SharedProgram.attach(program, order["fds"]).wired
 
 

@@ -13,24 +13,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rookery.core.heartbeat import DONE, shares
 from rookery.core.patience import Patience
+from rookery.core.ports import Asker
+from rookery.core.spec import Arrays
 from rookery.core.update import Update
+from rookery.engines.absence import Absence
 from rookery.engines.engine import Finish
 from rookery.engines.loop import Member, Stopping
 from rookery.programs.graph import Program
 from rookery.roles.evaluator import Evaluation, note_on_cuts, read_answer
 from rookery.roles.learner import load_weights
+from rookery.roles.recorder import read_film
 from rookery.runs.checkpoint_files import Checkpoint, State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
 from rookery.runs.metrics import cut
 from rookery.runs.packed_parts import of_a_checkpoint
 from rookery.runs.session import Callbacks, Record, Session
+from rookery.runs.stage import Stage
 from rookery.transport.vitals import VitalsReader
 
 _LOG = logging.getLogger(__name__)
@@ -63,12 +68,15 @@ class SessionOwner:
         self.stopping, self.others, self.warn = stopping, others, warn
         self.parts_of_others = parts_of_others
         self.evaluation = member.ports.uses.get("evaluation")
+        self.recording = member.ports.uses.get("recording")
         self.vitals: dict[str, VitalsReader] = dict(member.ports.serves["vitals"])
         self.restarts: int | None = None
         """Of whoever was replaced; None where nobody is."""
         self.evaluator = next(
             (edge.target for edge in program.edges if edge.port.name == "evaluation"), ""
         )
+        self.nobody_evaluates = self._absence("evaluation", config)
+        self.nobody_records = self._absence("recording", config)
         self.asked: set[int] = set()
         self._told_of_cuts = False
         self._episodes_told, self._told_moment = -1, 0.0
@@ -80,6 +88,15 @@ class SessionOwner:
             policy=self.role.policy,
             beside=self._beside,
         )
+
+    def _absence(self, port: str, config: RunConfig) -> Callable[[bool], bool]:
+        """Whether nobody serves ``port``, given whether something is asked of them."""
+        edge = next((edge for edge in self.program.edges if edge.port.name == port), None)
+        if edge is None:
+            return lambda asked: False
+        node, reader = self.program.node(edge.target), self.vitals[edge.target]
+        absence = Absence(node, reader, config.hosts.wait_secs, self.warn)
+        return lambda asked: absence.too_long(asked=asked)
 
     # ---- begin and end ---------------------------------------------------------------------------
 
@@ -113,10 +130,30 @@ class SessionOwner:
             self.go_on()
             self._settle()
             self._hear()
+            if self.nobody_evaluates(bool(session.pending)):
+                break
             if session.pending and patience.over():
                 _LOG.warning("no evaluation came within %.0f s", EVALUATION_TIMEOUT_SECS)
-                return
+                break
             time.sleep(LOOK_SECS if session.pending else 0.0)
+        self._await_film()
+
+    def _await_film(self) -> None:
+        """Wait, not for ever, for the film of what was saved."""
+        session, secs = self.session, self.session.config.record.wait_secs
+        patience = Patience(secs)
+        if session.awaits_film():
+            session.tell_stage(Stage("the last film"))
+        while session.awaits_film():
+            self.go_on()
+            self._settle()
+            self._hear()
+            if self.nobody_records(session.films.open):
+                return
+            if session.films.open and patience.over():
+                self.warn(f"the last film was not made within {secs:g} s (record.wait_secs)")
+                return
+            time.sleep(LOOK_SECS if session.films.open else 0.0)
 
     def finish(self) -> Finish:
         """How it ended."""
@@ -149,6 +186,12 @@ class SessionOwner:
                 if steps not in self.asked and self.evaluation.can_ask():
                     self.asked.add(steps)
                     self.evaluation.ask(steps)
+        if self.recording is not None and self.recording.can_ask():
+            newest = self.session.films.next()
+            if newest is not None:
+                self.recording.ask(newest)
+        self.nobody_evaluates(bool(self.session.pending))
+        self.nobody_records(self.session.films.open)
         return self.session.outcome is None
 
     def note(self, update: Update) -> None:
@@ -166,14 +209,24 @@ class SessionOwner:
             self.session.fill(*filling)
 
     def _hear(self) -> None:
-        answers = self.evaluation.answers() if self.evaluation is not None else []
-        for steps, values in answers:
-            self.asked.discard(steps)
+        for steps, values in _heard(self.evaluation):
+            self.asked.discard(steps)  # and if it was skipped, it is asked again
             self._episodes_told = -1
-            if steps in self.session.pending:
-                evaluation = read_answer(values)
-                self._tell_of_cuts(evaluation)
-                self.session.on_evaluation(steps, evaluation.summary())
+            if values is not None and steps in self.session.pending:
+                self._note_evaluation(steps, read_answer(values))
+        for steps, values in _heard(self.recording):
+            if values is None:
+                self.session.films.ask_again(steps)
+            else:
+                self.session.on_film(steps, read_film(values))
+
+    def _note_evaluation(self, steps: int, evaluation: Evaluation | None) -> None:
+        if evaluation is None:
+            self.warn(f"the evaluation of step {steps:,} came without scores; it is left out")
+            self.session.leave_out_evaluation(steps)
+            return
+        self._tell_of_cuts(evaluation)
+        self.session.on_evaluation(steps, evaluation.summary())
 
     def _tell_evaluation(self) -> None:
         """Say how many episodes the evaluation has played for which the run waits."""
@@ -251,6 +304,12 @@ class SessionOwner:
             told["fleet/restarts"] = self.restarts
         numbers: dict[str, float] = self.role.metrics()
         return told | numbers
+
+
+def _heard(asker: Asker | None) -> Iterator[tuple[int, Arrays | None]]:
+    """What was dealt with of what was asked; without an answer, where nobody will give one."""
+    while asker is not None and (heard := asker.hear()) is not None:
+        yield heard
 
 
 def restore(role: Any, checkpoint: Checkpoint | None, weights: State | None) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rookery.core.spec import Array
 from rookery.play.drawn import PICTURE, choose_mode
 from rookery.play.opening import Opening, chosen_opening
 from rookery.play.panel import is_snake, panel_for
 from rookery.play.past import past_agents
 from rookery.play.player import Player
 from rookery.play.recording import GAP, Scene, record_episodes
-from rookery.play.video import GIF_MOST_FPS, check_path, open_video
+from rookery.play.video import GIF_MOST_FPS, Video, check_path, open_video
 from rookery.play.window import headless
 from rookery.programs.plan import compute_threads
 from rookery.runs.atomic import write_atomic, writing
@@ -39,6 +41,8 @@ class RecordOrder:
     checkpoint: str | None = None
     num_episodes: int = 1
     max_steps: int | None = None
+    length_secs: float | None = None
+    """How long the film may be; several episodes have equal parts of it."""
     fps: float | None = None
     """Pictures a second; None: as the environment says."""
     at: Sequence[float] = ()
@@ -50,6 +54,8 @@ class RecordOrder:
     panel: bool = False
     """Show what the agent makes of it beside the picture; Snake always does."""
     force: bool = False
+    on_picture: Callable[[int], Any] = lambda num_pictures: None
+    """Told after each picture how many there are; what it raises ends the film, without a file."""
 
 
 def record(order: RecordOrder) -> dict[str, Any]:
@@ -72,9 +78,11 @@ def record(order: RecordOrder) -> dict[str, Any]:
         if order.out.suffix.lower() == ".gif" and fps > GIF_MOST_FPS:
             _LOG.warning("a GIF shows at most %g pictures a second, not %g", GIF_MOST_FPS, fps)
             fps = GIF_MOST_FPS
+        if order.length_secs is not None:
+            _shorten(scenes, round(order.length_secs * fps) // order.num_episodes)
         with open_video(order.out, fps=fps) as video:
             episodes = record_episodes(
-                scenes, num_episodes=order.num_episodes, fps=fps, add=video.add
+                scenes, num_episodes=order.num_episodes, fps=fps, add=_told(video, order.on_picture)
             )
         summary = {
             "agent": trained.name,
@@ -89,6 +97,25 @@ def record(order: RecordOrder) -> dict[str, Any]:
     with writing(path, "--out"):
         write_atomic(path, json.dumps(summary, indent=1).encode() + b"\n", durable=False)
     return summary
+
+
+def _told(video: Video, on_picture: Callable[[int], Any]) -> Callable[[Array], None]:
+    """What adds pictures to ``video`` and says how many there are."""
+    numbers = itertools.count(1)
+
+    def add(picture: Array) -> None:
+        video.add(picture)
+        on_picture(next(numbers))
+
+    return add
+
+
+def _shorten(scenes: Sequence[Scene], num_pictures: int) -> None:
+    """Have episodes take no more pictures than this: one each step, and the first."""
+    most = max(num_pictures - 1, 1)
+    for scene in scenes:
+        given = scene.player.max_steps
+        scene.player.max_steps = most if given is None else min(given, most)
 
 
 def _scenes(

@@ -68,6 +68,14 @@ class Node:
     what it shared may be half written."""
     stands_for_hosts: bool = False
     """Whether it is no role but the gateway, which stands for the actors of hosts that join."""
+    may_join: bool = False
+    """Whether a host that joins may run it in place of the head: it has one replica, and serves
+    nothing but calls."""
+    left_to_hosts: int = 0
+    """So many of its replicas, the last ones, are places for hosts that join; the head runs none of
+    them."""
+    reads_run: bool = False
+    """Whether it needs the run directory, which a host then has to share with the head."""
     grace_secs: float = 5.0
     """How long it may take to end by itself when the run is over."""
     leaves: bool = False
@@ -79,6 +87,11 @@ class Node:
     """What it does, in a few words, for people who read the plan."""
     holds: Callable[[Plan], Iterable[Held]] | None = None
     """Memory that each replica has to itself; None: what an update takes, where it ``computes``."""
+
+    @property
+    def places(self) -> range:
+        """Those replicas that are left to hosts."""
+        return range(self.replicas - self.left_to_hosts, self.replicas)
 
     @property
     def in_episodes(self) -> bool:
@@ -147,6 +160,11 @@ class Program:
         if found is None:
             raise UserError(f"program {self.name}: no node has environments; one must")
         return found
+
+    @property
+    def open_to_hosts(self) -> list[Node]:
+        """The nodes of which hosts that join run replicas."""
+        return [node for node in self.nodes if node.left_to_hosts]
 
     def edges_of(self, name: str) -> list[Edge]:
         """All edges that begin or end at the node called ``name``."""

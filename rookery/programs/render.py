@@ -44,11 +44,16 @@ def to_text(program: Program, plan: Plan, links: Mapping[Kind, Link]) -> str:
 
 def _hosts(plan: Plan) -> str:
     """The machines that take part, or may."""
-    places = plan.config.num_places
-    if not places:
+    config = plan.config
+    if config.hosts.listen is None:
         return "1 host"
-    first, last = plan.config.num_acting_here, plan.config.num_acting - 1
-    return f"1 host and those that join, whose actors have places {first} to {last} (link grpc)"
+    run = []
+    if config.num_places:
+        first, last = config.num_acting_here, config.num_acting - 1
+        run.append(f"whose actors have places {first} to {last}")
+    if config.hosts.leaves:
+        run.append(f"which run {' and '.join(config.hosts.leaves)}")
+    return f"1 host and those that join, {', '.join(run)} (link grpc)"
 
 
 def _about(node: Node, plan: Plan) -> str:

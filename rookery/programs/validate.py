@@ -25,6 +25,12 @@ def validate(
     for node in program.nodes:
         if node.replicas < 1:
             raise UserError(f"{where}: {node.name} has no replicas; give it one")
+        served = [edge for edge in program.edges if edge.target == node.name]
+        if node.may_join and (node.replicas > 1 or any(e.port.kind != "call" for e in served)):
+            raise UserError(
+                f"{where}: {node.name} may not be left to hosts: that is for one replica which "
+                "serves only calls; set may_join to False"
+            )
     for key, count in Counter(edge.key for edge in program.edges).items():
         if count > 1:
             raise UserError(f"{where}: edge {key} is there twice; remove one")

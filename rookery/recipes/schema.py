@@ -38,6 +38,7 @@ from rookery.recipes.catalog import Tree, lay_over, parse_value, seconds
 from rookery.recipes.foreign_names import own_names
 from rookery.recipes.schedules import stretched
 from rookery.roles.evaluator import EvalConfig
+from rookery.roles.recorder import RecordConfig
 from rookery.runs.config import CheckpointConfig, EngineName, HostsConfig, MetricsConfig, RunConfig
 from rookery.runs.supervise import SuperviseConfig
 
@@ -65,6 +66,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "policy": PolicyConfig,
     "optimizer": OptimizerConfig,
     "eval": EvalConfig,
+    "record": RecordConfig,
     "checkpoint": CheckpointConfig,
     "metrics": MetricsConfig,
     "supervise": SuperviseConfig,

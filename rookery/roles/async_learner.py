@@ -49,7 +49,8 @@ class AsyncLearner(Learner):
         self, rollout: Rollout, leaving: Callable[[], bool] | None
     ) -> dict[str, float] | None:
         lag = self.updates - rollout.version
-        ages = {"lag_mean": float(lag.mean()), "lag_max": float(lag.max())}
+        told = {"lag_min": lag.min(), "lag_mean": lag.mean(), "lag_max": lag.max()}
+        ages = {name: float(age) for name, age in told.items()}
         metrics = super()._learn(rollout, leaving)
         return None if metrics is None else metrics | ages
 

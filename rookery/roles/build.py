@@ -45,6 +45,7 @@ from rookery.roles.parameter_server import (
 )
 from rookery.roles.policy_replica import PolicyReplica
 from rookery.roles.pushing import PushingLearner, PushingWorker
+from rookery.roles.recorder import Recorder
 from rookery.roles.replay import Replay
 from rookery.roles.replay_learner import ReplayLearner
 from rookery.roles.replay_server import ReplayServer
@@ -451,7 +452,7 @@ def _served_lane(
     )
 
 
-# ---- evaluation ----------------------------------------------------------------------------------
+# ---- who looks at what was saved -----------------------------------------------------------------
 
 
 def build_evaluator(place: Place) -> Evaluator:
@@ -464,4 +465,29 @@ def build_evaluator(place: Place) -> Evaluator:
         place.run,
         should_stop=place.should_stop,
         heartbeat=place.heartbeat,
+        late_secs=_late_secs(place),
+    )
+
+
+def _late_secs(place: Place) -> float:
+    """How much later than at the head other hosts may see a checkpoint."""
+    return _STORAGE_SECS if place.plan.config.hosts.leaves else 0.0
+
+
+_STORAGE_SECS = 60.0
+"""NFS looks a directory up again after this long at the latest."""
+
+
+def build_recorder(place: Place) -> Recorder:
+    """Who films saved policies."""
+    assert place.run is not None
+    return Recorder(
+        place.plan.config.record,
+        place.ports.serve("recording"),
+        RunDirectory.open(place.run),
+        seed=place.plan.config.seed,
+        warn=place.warn,
+        should_stop=place.should_stop,
+        heartbeat=place.heartbeat,
+        late_secs=_late_secs(place),
     )

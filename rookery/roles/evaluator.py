@@ -118,6 +118,8 @@ class Evaluation:
             "return_mean": mean,
             "return_std": std,
             "return_ci95": interval,
+            "return_min": min(self.returns),
+            "return_max": max(self.returns),
             "length_mean": length,
             "length_std": length_std,
             "length_ci95": length_interval,
@@ -139,9 +141,11 @@ class Evaluator(BaseRole):
         *,
         should_stop: Callable[[], bool] = lambda: False,
         heartbeat: Heartbeat | None = None,
+        late_secs: float = 0.0,
     ) -> None:
+        """``late_secs``: how much later than at the head a checkpoint may be seen here."""
         self.config, self.policy, self.requests, self.run = config, policy, requests, run
-        self.should_stop = should_stop
+        self.should_stop, self.late_secs = should_stop, late_secs
         self.heartbeat = heartbeat or Heartbeat()
 
     def ready(self) -> bool:
@@ -156,10 +160,10 @@ class Evaluator(BaseRole):
     def step(self) -> None:
         """Score the oldest that waits, unless stopped on the way."""
         from rookery.roles.learner import load_weights
-        from rookery.runs.find import load_checkpoint
+        from rookery.runs.find import await_checkpoint, load_checkpoint
 
         steps = self.requests.asked_about()
-        if steps is None:
+        if steps is None or not await_checkpoint(self.run, steps, self.late_secs, self.should_stop):
             return
         weights = load_checkpoint(self.run, str(steps), parts=["weights"]).parts["weights"]
         load_weights(self.policy, weights)
@@ -193,9 +197,11 @@ def answer_spec(episodes: int, info_keys: tuple[str, ...] = ()) -> dict[str, Arr
     }
 
 
-def read_answer(values: Arrays) -> Evaluation:
-    """The evaluation in an answer."""
+def read_answer(values: Arrays) -> Evaluation | None:
+    """The evaluation in an answer; None if it is none, of a host that is not what it says."""
     count, cut = map(int, values["count"])
+    if not 0 < count <= len(values["returns"]):
+        return None
     returns, lengths = values["returns"][:count], values["lengths"][:count]
     info = {key: tuple(row[:count].tolist()) for key, row in under(_INFO, values).items()}
     return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), cut, info)

@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ class CheckpointStore:
         self.directory = Path(directory)
         self._keep = keep
         self._durable = durable
-        self._protected: set[int] = set()
+        self._protected: Counter[int] = Counter()
 
     # ---- saving --------------------------------------------------------------------------------
 
@@ -86,12 +87,12 @@ class CheckpointStore:
         return path
 
     def protect(self, steps: int) -> None:
-        """Keep this checkpoint, which awaits evaluation, until :meth:`release`."""
-        self._protected.add(steps)
+        """Keep this checkpoint, which awaits evaluation or a film, until each has released it."""
+        self._protected[steps] += 1
 
     def release(self, steps: int) -> None:
         """Let the next :meth:`save` remove this checkpoint if it is old."""
-        self._protected.discard(steps)
+        self._protected -= Counter([steps])
 
     def mark_best(self, steps: int, score: dict[str, Any]) -> None:
         """Point ``best`` at the checkpoint of ``steps`` and remember its ``score`` beside it."""

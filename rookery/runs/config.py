@@ -34,6 +34,7 @@ from rookery.formations.settings import (
 from rookery.nets.policy import PolicyConfig
 from rookery.params.optimizer import OptimizerConfig
 from rookery.roles.evaluator import EvalConfig
+from rookery.roles.recorder import RecordConfig
 from rookery.runs.metrics import check_sink_name
 from rookery.runs.supervise import SuperviseConfig
 
@@ -115,6 +116,11 @@ class HostsConfig:
     them beyond their own (null: 32); sync needs to know how many of its actors are theirs."""
     token_file: str | None = None
     """A file with the token that hosts must have; null: ROOKERY_TOKEN, or one is made."""
+    leaves: tuple[str, ...] = ()
+    """Roles that hosts run in place of the head, by `rookery join --role`: evaluator, recorder."""
+    wait_secs: float = 60.0
+    """Nobody having joined for such a role, a warning comes after so long, and the end of the run
+    waits no longer for somebody."""
     lease_secs: float = 15.0
     """A host that was not heard of for so long has left; its actors' places are free again."""
     certificate: str | None = None
@@ -128,6 +134,10 @@ class HostsConfig:
             raise UserError("--listen: give a port; a resumed run listens at the same")
         if self.places is not None and not 0 < self.places <= MOST_PLACES:
             raise UserError(f"--places: must be between 1 and {MOST_PLACES}, got {self.places}")
+        if self.leaves and self.listen is None:
+            raise UserError("hosts.leaves: is for runs that others join; add --listen HOST:PORT")
+        if self.wait_secs < 0:
+            raise UserError(f"hosts.wait_secs: must not be negative, got {self.wait_secs:g}")
         if self.lease_secs < 1:
             raise UserError(f"hosts.lease_secs: must be at least 1, got {self.lease_secs:g}")
         if (self.certificate is None) != (self.key is None):
@@ -160,6 +170,7 @@ class RunConfig:
     )
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     supervise: SuperviseConfig = field(default_factory=SuperviseConfig)
@@ -214,9 +225,9 @@ class RunConfig:
     @property
     def num_places(self) -> int:
         """Actors of joined hosts that there is room for."""
-        if self.hosts.listen is None:
+        if self.hosts.listen is None or self.joined == "none":
             return 0
-        return self.hosts.places or USUAL_PLACES
+        return self.hosts.places or (USUAL_PLACES if self.joined == "more" else 0)
 
     @property
     def num_acting(self) -> int:
@@ -242,12 +253,15 @@ class RunConfig:
             return
         if self.engine != "local":
             raise UserError(f"--listen: hosts join engine local, not {self.engine}; --engine local")
-        if given == "none":
+        if given == "none" and (hosts.places is not None or not hosts.leaves):
             raise UserError(
                 f"--listen: formation {self.formation} shares memory and stays on one machine; "
-                "use replay, async, paramserver, sync or allreduce"
+                "use replay, async, paramserver, sync or allreduce, or leave only roles to hosts "
+                "(hosts.leaves)"
             )
-        if given == "some" and hosts.places is None:
+        if self.num_acting < 1:
+            raise UserError("formation.num_actors: must be at least 1, got 0; --places has none")
+        if given == "some" and hosts.places is None and not hosts.leaves:
             raise UserError(
                 f"--listen: formation {self.formation} waits for a fixed number; say with --places "
                 f"how many of the {formation.num_actors} --actors are of other hosts"

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,12 +46,11 @@ SHORT_KEYS = {
     "q": "train/value_mean",
 }
 OVERVIEW = "overview"
-_OVERVIEW_KEYS = (
-    *("rollout/return_mean", "rollout/length_mean", "train/loss", "train/value_mean"),
-    *("train/policy_loss", "train/value_loss"),
+_LOSSES = ("train/loss", "train/value_mean", "train/policy_loss", "train/value_loss")
+_AGES = tuple(
+    f"train/{what}_{of}" for what in ("staleness", "lag") for of in ("min", "mean", "max")
 )
-"""Of these, an overview has those that there are: four, as losses differ between algorithms."""
-_SCORES = ("rollout/return_mean", "rollout/length_mean")
+_SCORES = ("rollout/return_mean", "rollout/length_mean", "rollout/return_max")
 """Beside these, evaluations are drawn."""
 
 BAND_NAMES: dict[BandKind, tuple[str, str]] = {
@@ -107,7 +107,7 @@ def compose(paths: Sequence[Path], wanted: Wanted | None = None) -> Composed:
     """The picture of the runs that ``paths`` mean: run directories, or directories of runs."""
     wanted = wanted or Wanted()
     runs = [read_run(path) for path in find_runs(paths)]
-    keys = _keys(runs, wanted.y)
+    keys = _keys(runs, wanted.y, wanted.x)
     lines = {key: {id(run): series(run.records, wanted.x, key) for run in runs} for key in keys}
     drawn = [run for run in runs if any(len(lines[key][id(run)]) for key in keys)]
     groups = grouped(drawn) if wanted.group else [[run] for run in drawn]
@@ -120,12 +120,19 @@ def compose(paths: Sequence[Path], wanted: Wanted | None = None) -> Composed:
         ]
         for key in keys
     }
-    axis = _x_scale([curve for panel in curves.values() for curve in panel], wanted.x)
-    first, *beside = (_picture(curves[key], drawn, wanted, key, window, axis) for key in keys)
+    every = [curve for panel in curves.values() for curve in panel]
+    axis, marks = _x_scale(every, wanted.x), _evaluation_name(every)
+    first, *beside = (
+        _picture(curves[key], drawn, wanted, key, window, axis, marks) for key in keys
+    )
     left_out = [run.path for run in runs if run not in drawn]
-    stem = OVERVIEW if wanted.y == OVERVIEW else "-".join(map(_file_stem, keys))
+    stem = _overview_stem(wanted.x) if wanted.y == OVERVIEW else "-".join(map(_file_stem, keys))
     picture = replace(first, beside=beside)
     return Composed(picture, keys, len(drawn), window, left_out, stem)
+
+
+def _overview_stem(x: XAxis) -> str:
+    return OVERVIEW if x == "steps" else f"{OVERVIEW}-{x}"
 
 
 def _file_stem(key: str) -> str:
@@ -134,11 +141,22 @@ def _file_stem(key: str) -> str:
     return short.get(key, key.replace("/", "-"))
 
 
-def _keys(runs: Sequence[RunRecords], asked: str | None) -> list[str]:
+def overview_keys(known: Sequence[str], x: XAxis) -> list[str]:
+    """What an overview shows of those that are ``known``: over steps what is learned, four panels
+    as losses differ between algorithms; over time also how fast, by how many and how stale."""
+    if x == "steps":
+        return ["rollout/return_mean", "rollout/length_mean", *_LOSSES]
+    acting = (re.fullmatch(r"fleet/(.+)_env_share", key) for key in known)
+    active = [f"fleet/{found[1]}s" for found in acting if found]
+    scores = ("rollout/return_mean", "rollout/return_max")
+    return [*scores, *_LOSSES, "time/env_steps_per_s", *active, "train/staleness", *_AGES]
+
+
+def _keys(runs: Sequence[RunRecords], asked: str | None, x: XAxis) -> list[str]:
     """The metrics that are meant, each once."""
     if asked == OVERVIEW:
         known = metric_keys(record for run in runs for record in run.records)
-        found = [key for key in _OVERVIEW_KEYS if key in known]
+        found = [key for key in overview_keys(known, x) if key in known]
         return found or [_key(runs, None)]
     words = [None] if asked is None else [word.strip() for word in asked.split(",")]
     return list(dict.fromkeys(_key(runs, word) for word in words))
@@ -230,6 +248,7 @@ def _picture(
     key: str,
     window: int,
     axis: tuple[float, str],
+    evaluation_name: str,
 ) -> Picture:
     scale, x_name = axis
     single = len(runs) == len(curves)
@@ -244,7 +263,7 @@ def _picture(
         title=default_title if wanted.title is None else wanted.title,
         raw_name="thin: " + ", ".join(filter(None, ("" if single else "single seeds", before))),
         band_name=BAND_NAMES[wanted.band][1],
-        evaluation_name=_evaluation_name(curves),
+        evaluation_name=evaluation_name,
         marked=key.startswith("eval/"),
     )
 

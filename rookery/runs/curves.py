@@ -33,7 +33,12 @@ BAND_KINDS: tuple[BandKind, ...] = get_args(BandKind)
 MAX_POINTS = 1000
 """A curve over seeds has no more points than this; a picture is not wider."""
 
-_COUNTERS = ("steps", "updates", "wall_secs", "eval/steps", "eval/episodes")
+_LATER = ("eval/", "record/")
+"""Metrics of saved policies: they lie where the checkpoint was saved, not where they were told."""
+_COUNTERS = (
+    *("steps", "updates", "wall_secs", "eval/episodes"),
+    *(f"{about}{place}" for about in _LATER for place in ("steps", "saved_wall_secs")),
+)
 _AUTO_SHARE = 25
 _SHORTEST_TAIL = 0.03
 """Where a run goes on alone for less than this share of the curve, that is left out."""
@@ -211,10 +216,11 @@ def _interquartile_mean(values: Array) -> float:
 
 
 def _place(record: Record, x: XAxis, y: str) -> float | None:
-    """Where a record lies; an evaluation lies at the steps of the checkpoint that was played."""
-    if x == "wall":
-        return _number(record.get("wall_secs"))
-    return _number(record.get("eval/steps" if y.startswith("eval/") else "steps"))
+    """Where a record lies; an evaluation lies where the checkpoint was saved that was played."""
+    about = next((about for about in _LATER if y.startswith(about)), "")
+    if x == "steps":
+        return _number(record.get(f"{about}steps"))
+    return _number(record.get(f"{about}saved_wall_secs", record.get("wall_secs")))
 
 
 def _number(value: Any) -> float | None:

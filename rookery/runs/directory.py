@@ -37,6 +37,7 @@ from typing import Any, Literal, get_args
 from rookery.core.errors import UserError
 from rookery.runs.atomic import TEMP_PREFIX, write_atomic, writing
 from rookery.runs.checkpoint import CheckpointStore
+from rookery.runs.checkpoint_files import directory_name, steps_of
 from rookery.runs.find import is_run, no_such_run, runs_inside
 
 _log = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ class RunSummary:
     last_activity: float
     """Seconds of the epoch."""
     tags: tuple[str, ...] = ()
+    films: int = 0
+    """Those that it made of its saved policies."""
 
 
 class RunDirectory:
@@ -164,6 +167,15 @@ class RunDirectory:
     def videos(self) -> Path:
         """Recorded episodes."""
         return self.path / "videos"
+
+    def film_path(self, steps: int) -> Path:
+        """The film of the checkpoint of ``steps`` that the run itself made."""
+        return self.videos / f"{directory_name(steps)}.mp4"
+
+    def films(self) -> list[Path]:
+        """Those films that are there, the earliest first."""
+        found = self.videos.glob("*.mp4")
+        return sorted(path for path in found if steps_of(path.stem) is not None)
 
     @property
     def plots(self) -> Path:
@@ -310,6 +322,7 @@ def _summary(path: Path) -> RunSummary:
         best_score=store.best_score(),
         last_activity=_last_activity(run),
         tags=tuple(map(str, last.get("tags", ()))),
+        films=len(run.films()),
     )
 
 

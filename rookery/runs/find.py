@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rookery.core.errors import UserError, near_names
 from rookery.runs.checkpoint import LATEST, CheckpointStore
 from rookery.runs.checkpoint_files import MANIFEST, Checkpoint
+
+_LOOK_SECS = 0.2
 
 
 def is_run(path: Path) -> bool:
@@ -72,6 +75,19 @@ def load_checkpoint(
         resolved = path.resolve()
         return CheckpointStore(resolved.parent).load(resolved, parts)
     return _store_of(path).load(which or LATEST, parts)
+
+
+def await_checkpoint(
+    run: Path, steps: int, secs: float, should_stop: Callable[[], bool] = lambda: False
+) -> bool:
+    """Wait until the checkpoint of ``steps`` is seen, as shared storage may show it late, at most
+    ``secs``; whether to go on. Loading one that is not there says so."""
+    store, deadline = CheckpointStore(run / "checkpoints"), time.monotonic() + secs
+    while steps not in store.steps_available() and time.monotonic() < deadline:
+        if should_stop():
+            return False
+        time.sleep(_LOOK_SECS)
+    return True
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rookery.runs.bottleneck import bottleneck
+from rookery.runs.checkpoint_files import directory_name
 
 if TYPE_CHECKING:
     from rookery.runs.checkpoint_files import Checkpoint
@@ -92,6 +93,10 @@ class Lines:
                 f"{head}  evaluation {record['eval/return_mean']:.1f} over "
                 f"{record['eval/episodes']} episodes of {record['eval/length_mean']:,.1f} steps"
             )
+            return
+        if "record/films" in record:
+            film = f"{directory_name(int(record['record/steps']))}.mp4"
+            self.line(f"{head}  film videos/{film}, return {record['record/return_mean']:.1f}")
             return
         if self.by_episodes:
             self.line(episode_line(record, record["wall_secs"] - self._secs))

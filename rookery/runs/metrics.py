@@ -133,8 +133,13 @@ def read_metrics(path: Path) -> list[Record]:
     return records
 
 
-_PLACES = ("steps", "updates", "wall_secs", "eval/steps")
+_PLACES = (
+    *("steps", "updates", "wall_secs"),
+    *("eval/steps", "eval/saved_wall_secs", "record/steps", "record/saved_wall_secs"),
+)
 """Where a record stands in its run: TensorBoard has axes for that, and no need of curves."""
+_LATER = ("eval", "record")
+"""Metrics of saved policies, which are told when the run has gone on."""
 
 
 class TensorBoardSink:
@@ -165,13 +170,21 @@ class TensorBoardSink:
             self._put(session_log=SessionLog(status=SessionLog.START), step=purge_step)
 
     def write(self, record: Record) -> None:
-        """Write the numbers of ``record``; text and missing values are left out."""
+        """Write the numbers of ``record``, those of a saved policy where it was saved; text and
+        missing values are left out."""
         summary = self._summary()
         for key, value in record.items():
             number = scalar(key, value)
             if key not in _PLACES and isinstance(number, int | float):
                 summary.value.add(tag=key, simple_value=float(number))
-        self._put(summary=summary, step=int(record["steps"]))
+        step, age_secs = _place(record)
+        self._put(age_secs, summary=summary, step=step)
+
+    def write_layout(self) -> None:
+        """Lay out the page of custom scalars: what a run is judged by, over steps or time."""
+        from rookery.runs.tensorboard_layout import layout_summary
+
+        self._put(summary=layout_summary(), step=0)
 
     def write_text(self, tag: str, text: str) -> None:
         """Show ``text`` on TensorBoard's page of texts."""
@@ -196,11 +209,19 @@ class TensorBoardSink:
         """Close the file."""
         self._file.close()
 
-    def _put(self, **content: Any) -> None:
-        event = self._event(wall_time=time.time(), **content)
+    def _put(self, age_secs: float = 0.0, **content: Any) -> None:
+        event = self._event(wall_time=time.time() - age_secs, **content)
         with writing(self._path):
             self._writer.write(event.SerializeToString())
             self._writer.flush()
+
+
+def _place(record: Record) -> tuple[int, float]:
+    """The steps at which ``record`` belongs, and how long ago that was, in seconds."""
+    about = next((f"{about}/" for about in _LATER if f"{about}/steps" in record), "")
+    saved = record.get(f"{about}saved_wall_secs") if about else None
+    age = 0.0 if saved is None else float(record["wall_secs"]) - float(saved)
+    return int(record[f"{about}steps"]), max(age, 0.0)
 
 
 class MemorySink:
@@ -291,6 +312,7 @@ def _tensorboard(run: RunDirectory, purge_step: int | None) -> TensorBoardSink:
         sink.write_text("config", "\n".join(f"    {line}" for line in text.splitlines()))
         settings = flat_settings(parse_yaml(text, str(run.config_path)))
         sink.write_hparams(settings, str(run.path))
+        sink.write_layout()
     return sink
 
 

@@ -20,13 +20,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rookery.core.errors import StopRun
+from rookery.core.errors import StopRun, UserError
 from rookery.core.update import Update
 from rookery.nets.policy import Policy
+from rookery.roles.recorder import Film
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.checkpoint_files import State
 from rookery.runs.config import RunConfig
 from rookery.runs.directory import RunDirectory
+from rookery.runs.films import Films
 from rookery.runs.history import History
 from rookery.runs.inside import Inside
 from rookery.runs.metrics import EpisodeWindow, FanOut, MetricSink, cut, load_sink
@@ -101,6 +103,7 @@ class Session:
         self.callbacks = callbacks or Callbacks()
         self.fleet = fleet or dict
         self.store = CheckpointStore(run.checkpoints, config.checkpoint.keep)
+        self.films = Films(self.store)
         self.history = History(run.history, config.checkpoint.history)
         self.window = EpisodeWindow(config.metrics.window)
         self.outcome: Outcome | None = None
@@ -185,8 +188,8 @@ class Session:
         if self._wants_record(before, episodes_before):
             self.write(update.metrics)
             self._look_inside()
-        if self._wants_evaluation(learned_before):
-            self._save(parts, evaluate=True)
+        if self._wants_evaluation(learned_before) or self._wants_film_alone(learned_before):
+            self._save(parts, look=True)
         elif self._overdue() or _crossed(learned_before, self.steps, config.checkpoint.every_steps):
             self._save(parts)
         self._see_whether_over()
@@ -243,8 +246,17 @@ class Session:
     def _wants_evaluation(self, before: int) -> bool:
         if self.config.eval.episodes == 0 or self.pending:
             return False
+        return self._looks_are_due(before) or self._candidate()
+
+    def _wants_film_alone(self, before: int) -> bool:
+        """Whether a film is due where nothing is evaluated; else it comes with the evaluation."""
+        config = self.config
+        alone = config.record.episodes > 0 and config.eval.episodes == 0
+        return alone and self._looks_are_due(before)
+
+    def _looks_are_due(self, before: int) -> bool:
         every = self.config.eval.every_steps
-        return (every is not None and _crossed(before, self.steps, every)) or self._candidate()
+        return every is not None and _crossed(before, self.steps, every)
 
     def _candidate(self) -> bool:
         """Whether the training score has reached stop_at and no evaluation denied it lately."""
@@ -285,6 +297,12 @@ class Session:
             return False
         return bool(self.pending) and not self.no_time_to_evaluate()
 
+    def awaits_film(self) -> bool:
+        """Whether the run, which is over, still waits for a film of what was saved."""
+        if self.outcome is None or self.outcome.state == "interrupted":
+            return False
+        return self.films.open and not self.no_time_to_evaluate()
+
     def tell_stage(self, stage: Stage | None) -> None:
         """Say what is done now; None: it trains."""
         self._stage = stage
@@ -320,9 +338,7 @@ class Session:
 
     def on_evaluation(self, steps: int, summary: Record) -> None:
         """Note the score of the checkpoint at ``steps``."""
-        self.pending.remove(steps)
-        self.evaluated_at = steps
-        self.store.release(steps)
+        self.leave_out_evaluation(steps)
         key = f"{self.config.eval.score}_mean"
         mean = summary[key]
         best = self.store.best_score()
@@ -332,10 +348,9 @@ class Session:
         if math.isfinite(mean) and (rank is None or (whole, mean) >= rank):
             score = {k: v for k, v in summary.items() if k not in _LONG}
             self.store.mark_best(steps, score | {"score": self.config.eval.score})
-        names = ("return_mean", "return_std", "length_mean", "length_std", "episodes")
-        values = {f"eval/{name}": summary[name] for name in names}
+        values = {f"eval/{name}": summary[name] for name in _TOLD}
         values |= {f"eval/info_{key}_mean": x for key, x in summary.get("info_means", {}).items()}
-        self._emit({"eval/steps": steps} | values)
+        self._emit(self._place_of("eval", steps) | values)
         if whole and self._confirms(mean):
             self.stop("solved", f"evaluation reached {mean:.1f}, at least {self.config.stop_at:g}")
         else:
@@ -345,6 +360,34 @@ class Session:
                 self.callbacks.on_evaluation({"steps": steps} | summary)
             except StopRun as request:
                 self.stop("stopped", str(request) or "a callback asked for it")
+
+    def leave_out_evaluation(self, steps: int) -> None:
+        """Do not wait for the score of the checkpoint at ``steps`` any more."""
+        self.pending.remove(steps)
+        self.evaluated_at = steps
+        self.store.release(steps)
+
+    def on_film(self, steps: int, film: Film | None) -> None:
+        """Note the film of the checkpoint at ``steps``; None: it could not be made."""
+        if not self.films.done(steps) or film is None:
+            return
+        self.films.made += 1
+        values = {
+            "record/return_mean": sum(film.returns) / len(film.returns),
+            "record/length_mean": sum(film.lengths) / len(film.lengths),
+            "record/films": self.films.made,
+            "record/skipped": self.films.skipped,
+        }
+        self._emit(self._place_of("record", steps) | values)
+
+    def _place_of(self, about: str, steps: int) -> Record:
+        """Where in the run the checkpoint of ``steps`` was saved, whenever it was looked at."""
+        place: Record = {f"{about}/steps": steps}
+        try:
+            saved = self.store.load(steps, parts=["session"]).parts["session"]
+        except UserError:  # somebody has removed it meanwhile
+            return place
+        return place | {f"{about}/saved_wall_secs": saved.data["wall_secs"]}
 
     def _confirms(self, mean: float) -> bool:
         """Whether an evaluation's score ends the run.
@@ -358,9 +401,10 @@ class Session:
             return False
         return self.reached_at is not None or config.eval.every_steps is not None
 
-    def _save(self, parts: Parts, *, evaluate: bool = False) -> None:
-        if evaluate:
-            self._await_evaluation()
+    def _save(self, parts: Parts, *, look: bool = False) -> None:
+        """A checkpoint; ``look``: to be evaluated and filmed, as far as that is wanted."""
+        if look:
+            self._await_look()
         if self._sinks is not None:
             self._sinks.flush()
         if self._inside is not None:
@@ -374,26 +418,26 @@ class Session:
         every = self.config.checkpoint.every_secs
         return every is not None and time.monotonic() - self._saved_moment >= every
 
-    def _await_evaluation(self) -> None:
-        if self.steps not in self.pending:
+    def _await_look(self) -> None:
+        """Have the newest checkpoint evaluated and filmed, unless it is or waits."""
+        config = self.config
+        known = (self.evaluated_at, *self.pending)
+        if config.eval.episodes > 0 and self.steps not in known:
             self.pending.append(self.steps)
             self.store.protect(self.steps)
+        if config.record.episodes > 0 and self.steps != self.films.newest:
+            self.films.want(self.steps)
 
     def finish(self, parts: Parts) -> None:
         """The last record and the last checkpoint, to be evaluated if it was not yet."""
         if self.steps > self._last_log[0]:
             self.write(self._told)
         self._note(parts, end=True)
-        wanted = (
-            self.config.eval.episodes > 0
-            and self._finished_normally()
-            and not self.no_time_to_evaluate()
-            and self.steps not in (self.evaluated_at, *self.pending)
-        )
+        wanted = self._finished_normally() and not self.no_time_to_evaluate()
         if self.saved_at != self.steps:
-            self._save(parts, evaluate=wanted)
+            self._save(parts, look=wanted)
         elif wanted:
-            self._await_evaluation()
+            self._await_look()
 
     def _finished_normally(self) -> bool:
         return self.outcome is not None and self.outcome.state in ("finished", "stopped")
@@ -417,6 +461,7 @@ class Session:
             "pending": self.pending,
             "unconfirmed_at": self.unconfirmed_at,
             "reached_at": self.reached_at,
+            "films": self.films.made,
         }
         return State({}, data)
 
@@ -434,6 +479,7 @@ class Session:
         self.pending = [steps for steps in data["pending"] if steps in there]
         self.unconfirmed_at = data["unconfirmed_at"]
         self.reached_at = data["reached_at"]
+        self.films.made = data.get("films", 0)
         self._last_log = (steps, time.monotonic())
         for waiting in self.pending:
             self.store.protect(waiting)
@@ -443,6 +489,11 @@ class Session:
 
 
 _LONG = ("returns", "lengths", "info_means")
+_TOLD = (
+    *("return_mean", "return_std", "return_min", "return_max"),
+    *("length_mean", "length_std", "episodes"),
+)
+"""Of an evaluation's summary, in its record."""
 
 
 def _crossed(before: int, after: int, every: int) -> bool:

@@ -171,11 +171,12 @@ _ANSWERED = {"answered": ArraySpec((1,), _INT)}
 
 
 class CallSender:
-    """Carries questions out and answers in."""
+    """Carries questions out and answers in; what the one before has left open is skipped, so that
+    who asked hears of it and may ask again."""
 
     def __init__(self, box: CallServer, spec: Mapping[str, ArraySpec]) -> None:
         box.skip()
-        self.box, self.sent = box, int(box.asked[0])
+        self.box, self.sent = box, int(box.counts[0])
         self.sends, self.receives = _STEPS, {**_ANSWERED, **spec}
 
     def next(self) -> Arrays | None:
@@ -187,6 +188,8 @@ class CallSender:
 
     def accept(self, frame: Arrays) -> None:
         """An answer; they come in the order of the questions."""
+        if self.box.counts[0] == self.sent:
+            raise RuntimeError("an answer, and nothing is asked")
         if frame["answered"][0]:
             self.box.answer(**{name: frame[name] for name in self.box.answers_in})
         else:

@@ -216,3 +216,20 @@ def test_runs_drawn_apart_say_their_seed_and_never_a_path() -> None:
         "seed 0 (…le-20260101-101010-aaaa)",
         "seed 0 (…le-20260101-101010-bbbb)",
     ]
+
+
+def test_over_time_an_evaluation_lies_where_its_checkpoint_was_saved() -> None:
+    records: list[dict[str, Any]] = [
+        {"steps": 30, "wall_secs": 4.0, RETURN: 1.0, "replay/steps": 7, "replay/ratio": 2.0},
+        {
+            **{"steps": 50, "wall_secs": 9.0, "eval/steps": 20, "eval/saved_wall_secs": 2.5},
+            **{"eval/return_mean": 50.0, "eval/return_max": 60.0},
+        },
+        {"steps": 60, "wall_secs": 9.5, "record/steps": 20, "record/saved_wall_secs": 2.5}
+        | {"record/return_mean": 51.0},
+    ]
+    for key in ("eval/return_mean", "eval/return_max", "record/return_mean"):
+        assert series(records, "wall", key).x.tolist() == [2.5]
+        assert series(records, "steps", key).x.tolist() == [20]
+    assert series(records, "steps", "replay/ratio").x.tolist() == [30]
+    assert "eval/saved_wall_secs" not in curves.metric_keys(records)

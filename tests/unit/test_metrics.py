@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +241,55 @@ def test_tensorboard_reads_our_scalars(tmp_path: Path) -> None:
     assert not {"steps", "updates", "wall_secs", "text", "nothing"} & found.keys()
     sink.flush()
     sink.close()
+
+
+def test_tensorboard_has_an_evaluation_where_its_checkpoint_was_saved(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    sink, begun = TensorBoardSink(tmp_path), time.time()
+    sink.write(record(100, loss=1.0) | {"wall_secs": 60.0})
+    place = {"eval/steps": 40, "eval/saved_wall_secs": 20.0, "eval/return_max": 7.0}
+    sink.write(record(100) | {"wall_secs": 60.0} | place)
+    sink.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    (score,), (loss,) = events.Scalars("eval/return_max"), events.Scalars("loss")
+    assert (score.step, loss.step) == (40, 100)
+    assert loss.wall_time - score.wall_time == pytest.approx(40.0, abs=1.0)
+    assert loss.wall_time == pytest.approx(begun, abs=5.0)
+    assert "eval/saved_wall_secs" not in events.Tags()["scalars"]
+
+
+def test_tensorboard_has_a_page_of_what_a_run_is_judged_by(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+
+    run = RunDirectory.create(tmp_path / "run", name="run")
+    run.write_config("seed: 3\n")
+    load_sink("tensorboard", run).close()
+    events = EventAccumulator(str(run.tensorboard_dir))
+    events.Reload()
+    (told,) = events.Tensors(metadata.CONFIG_SUMMARY_TAG)
+    layout = layout_pb2.Layout.FromString(told.tensor_proto.string_val[0])
+    (category,) = layout.category
+    patterns = {chart.title: list(chart.multiline.tag) for chart in category.chart}
+    shown = {
+        "score": [
+            "rollout/return_mean",
+            "rollout/return_max",
+            "eval/return_mean",
+            "eval/return_max",
+        ],
+        "losses": ["train/loss", "train/policy_loss", "train/value_loss"],
+        "data points a second": ["time/env_steps_per_s"],
+        "active workers": ["fleet/actors", "fleet/workers"],
+        "staleness (updates)": ["train/staleness_min", "train/staleness_max", "train/lag_mean"],
+    }
+    assert patterns.keys() == shown.keys()
+    for title, names in shown.items():
+        for name in names:
+            assert any(re.search(pattern, name) for pattern in patterns[title]), name
+        assert not any(re.search(pattern, "train/lr") for pattern in patterns[title])
 
 
 def test_tensorboard_forgets_what_a_resumed_run_repeats(tmp_path: Path) -> None:

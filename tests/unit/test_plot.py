@@ -266,7 +266,7 @@ BAD = {
     "lr0.001 lr0.01": "where to? give --out",
     "lr0.001 --y retrun": "did you mean 'return'?",
     "lr0.001 --y return,overveiw": "did you mean 'overview'?",
-    "lr0.001 --y nonsense": "(there are: eval/length_mean, eval/length_std, eval/return_mean",
+    "lr0.001 --y nonsense": "(there are: eval/length_mean, eval/length_std, eval/return_max",
     "lr0.001 --out a.gif": "'.gif'; name a file .png or .svg or .pdf",
     "lr0.001 --out a": "no ending",
     "lr0.001 --out lr0.01/seed-0/config.yaml": "'.yaml'",
@@ -397,7 +397,9 @@ def test_every_metric_of_a_run_has_a_name_for_people(runs: Path) -> None:
     seen = {
         key for run in runs.glob("lr*/seed-*") for record in read_run(run).records for key in record
     }
-    written = re.findall(r"`((?:rollout|eval|time|train|window|replay|fleet)/[a-z_<>]+)`", pages())
+    written = re.findall(
+        r"`((?:rollout|eval|time|train|window|replay|fleet|record)/[a-z_<>]+)`", pages()
+    )
     keys = {key for key in seen | set(written) if "/" in key} - {"eval/steps", "eval/episodes"}
     assert len(keys) > 40
     for key in keys:
@@ -422,3 +424,42 @@ def test_help_is_quick_to_come_by(plot: Plot) -> None:
     )
     assert "'matplotlib'" not in done.stdout
     assert io.StringIO(done.stdout).readline().startswith("usage: rookery")
+
+
+def test_an_overview_over_time_is_of_the_whole_system(tmp_path: Path) -> None:
+    records = [
+        {
+            **{"steps": at * 100, "wall_secs": float(at), "rollout/return_mean": 1.0 * at},
+            **{
+                "rollout/return_max": 2.0 * at,
+                "rollout/length_mean": 5.0,
+                "train/policy_loss": 0.1,
+            },
+            **{"time/env_steps_per_s": 50.0, "fleet/workers": 3, "fleet/worker_env_share": 0.5},
+            **{"fleet/restarts": 0, "train/staleness_min": 0, "train/staleness_mean": 1.5},
+            "train/staleness_max": 4,
+        }
+        for at in range(1, 6)
+    ]
+    place = {"steps": 500, "wall_secs": 5.0, "eval/steps": 200, "eval/saved_wall_secs": 2.0}
+    score = {"eval/return_mean": 3.0, "eval/return_max": 4.0, "eval/episodes": 2}
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("seed: 0\nenv: {id: Some-v0}\n")
+    lines = [json.dumps(record) for record in [*records, place | score]]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    composed = compose([run], Wanted(x="wall", y="overview"))
+    assert composed.keys == [
+        *("rollout/return_mean", "rollout/return_max", "train/policy_loss"),
+        *("time/env_steps_per_s", "fleet/workers"),
+        *("train/staleness_min", "train/staleness_mean", "train/staleness_max"),
+    ]
+    assert composed.stem == "overview-wall"
+    for panel, played in zip(composed.picture.panels[:2], (3.0, 4.0), strict=True):
+        (curve,) = panel.curves
+        (marks,) = curve.evaluations
+        assert (marks.x.tolist(), marks.mean.tolist()) == ([2.0], [played])
+    over_steps = compose([run], Wanted(y="overview"))
+    assert over_steps.keys == ["rollout/return_mean", "rollout/length_mean", "train/policy_loss"]
+    assert main(["plot", str(run), "--x", "wall", "--y", "overview"]) == 0
+    assert (run / "plots" / "overview-wall.png").stat().st_size > 10_000

@@ -69,13 +69,14 @@ def _training(story: Story) -> list[Fact]:
 
 
 def _evaluation(story: Story, glyphs: Glyphs) -> list[Fact]:
+    films = [Fact("films", [(str(story.films), "value")], 8)] if story.films else []
     if not (story.config.eval.episodes or story.scores):
-        return []
+        return films
     last = story.scores[-1] if story.scores else None
     facts = [Fact("last", _score(last, glyphs), 2), Fact("best", _score(story.best, glyphs), 4)]
     if story.config.stop_at is not None:
         facts.append(Fact("goal", [(f"{story.config.stop_at:,g}", "goal")], 7))
-    return facts
+    return facts + films
 
 
 def _score(score: Score | None, glyphs: Glyphs) -> Line:

@@ -59,6 +59,8 @@ class Story:
         self.last: Record = {}
         self.points: list[tuple[float, float]] = []
         self.scores: list[Score] = []
+        self.films = 0
+        """Films of saved policies."""
         self._recent: deque[tuple[float, int]] = deque([(secs, steps)], maxlen=_RECENT)
 
     def recall(self, records: Iterable[Record]) -> None:
@@ -96,6 +98,9 @@ class Story:
     def _note(self, record: Record) -> None:
         if "eval/steps" in record:
             self._note_score(record)
+            return
+        if "record/films" in record:
+            self.films = int(record["record/films"])
             return
         self.last = record
         value = self.number_in(record, f"rollout/{self.score_name}_mean")
