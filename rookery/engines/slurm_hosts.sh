@@ -1,0 +1,21 @@
+# A host on every other node joins the head. One that is killed begins anew; one that gives up, or
+# whose node fails, is left out.
+host() {
+    local code tries=0
+    while :; do
+        "$PYTHON" -m rookery join --run "$RUN" --logs "$RUN/hosts/$SLURMD_NODENAME" "$@"
+        code=$?
+        killed "$code" && [ $((tries += 1)) -le @TRIES@ ] || return "$code"
+        echo "the host on $SLURMD_NODENAME was killed (exit code $code) and begins anew"
+        sleep 2
+    done
+}
+export -f host killed
+rm -f "$RUN/address.json"
+@HOSTS@
+
+begin() {
+    rm -f "$RUN/address.json"
+    exec "$PYTHON" -m rookery "$@" --listen @LISTEN@ --token-file "$RUN/token"
+}
+end_run() { [ -z "$lead" ] || kill -TERM "$lead"; }

@@ -1,0 +1,117 @@
+"""``rookery slurm`` on a real Slurm: jobs whose hosts join, die, and go on after a requeue."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rookery.runs.find import load_checkpoint
+from rookery.runs.metrics import read_metrics
+from rookery.runs.slurm_job import read_slurm_job
+from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
+from tests.engines.test_hosts import REPLAY, SLOW_STEPS, WORLD
+from tests.faults import processes as p
+
+pytestmark = pytest.mark.slow
+
+ENDLESS = (*REPLAY, *SLOW_STEPS, "--actors", "1", "--steps", "1000000")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    with slurm_cluster(num_nodes=3, cpus=2) as running:
+        yield running
+
+
+@pytest.fixture
+def run(tmp_path: Path, cluster: SlurmCluster) -> Iterator[Path]:
+    yield tmp_path / p.own_name()
+    cluster.cancel_all()
+
+
+def submit(cluster: SlurmCluster, run: Path, *flags: str) -> tuple[int, str]:
+    words = [sys.executable, "-m", "rookery", "slurm", *flags, "--run", str(run)]
+    env = {"PYTHONPATH": str(p.ROOT), "XDG_CONFIG_HOME": str(run.parent)}
+    return cluster.run(*words, cwd=p.ROOT, env=env)
+
+
+def submitted(cluster: SlurmCluster, run: Path, *flags: str) -> str:
+    """The number of the job."""
+    cluster.wait_until_ready()
+    code, said = submit(cluster, run, *flags)
+    assert code == 0, said
+    job = read_slurm_job(run)
+    assert job is not None
+    assert f"job {job.job}: {run}" in said
+    return job.job
+
+
+def state(cluster: SlurmCluster, job: str) -> str:
+    said = cluster.run("scontrol", "show", "job", job)[1]
+    return " ".join(re.findall(r"(?:JobState|Reason|ExitCode|Restarts)=\S+", said))
+
+
+def log(run: Path, part: str = "head") -> str:
+    files = sorted(run.glob(f"logs/slurm-*-{part}.log"))
+    return "\n".join(file.read_text() for file in files)
+
+
+def ended(cluster: SlurmCluster, run: Path, job: str, how: str = "COMPLETED") -> None:
+    over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+    p.until(lambda: any(word in state(cluster, job) for word in over), f"the job: {log(run)}")
+    assert how in state(cluster, job), f"{state(cluster, job)}\n{log(run)}"
+
+
+def test_hosts_join_die_come_back_and_end_with_the_run(cluster: SlurmCluster, run: Path) -> None:
+    flags = (*REPLAY, *SLOW_STEPS, "--steps", "6000", "--nodes", "3", "--cpus", "2")
+    job = submitted(cluster, run, WORLD, *flags, "--time", "10")
+    p.until(lambda: log(run).count("joined with 2 actors") == 2, "the hosts")
+    hosts = sorted(run.glob("hosts/*"))
+    assert [host.name for host in hosts] == ["n2", "n3"]
+    before = log(run).count("joined with 2 actors")
+    # whoever started the actors of n2
+    fork_server = p.until(lambda: p.everyone(run), "processes")
+    assert fork_server
+    ended(cluster, run, job)
+    assert before
+    records = read_metrics(run / "metrics.jsonl")
+    assert max(record.get("fleet/joined_actors", 0) for record in records) == 4
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
+    token = (run / "token").read_text().strip()
+    assert (run / "token").stat().st_mode & 0o777 == 0o600
+    written = [path for path in run.rglob("*") if path.is_file() and path.name != "token"]
+    assert not [path for path in written if token.encode() in path.read_bytes()]
+
+
+def test_a_signal_ahead_of_the_limit_requeues_and_the_job_goes_on(
+    cluster: SlurmCluster, run: Path
+) -> None:
+    job = submitted(cluster, run, WORLD, *ENDLESS, "--nodes", "2", "--time", "10")
+    p.until(lambda: (run / "checkpoints" / "latest").exists(), f"a checkpoint: {log(run)}")
+    assert cluster.run("scancel", "--batch", "--signal=USR1", job) == (0, "")
+    p.until(lambda: "requeued, to go on from" in log(run), "the requeue")
+    saved = load_checkpoint(run, "latest").steps
+    p.until(lambda: "PENDING" in state(cluster, job), "the job in the queue")
+    cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    p.until(lambda: p.steps(run) > saved, f"steps: {log(run)}")
+    assert f"goes on from step {saved:,}" in log(run), log(run)
+    cluster.run("scancel", job)
+    ended(cluster, run, job, "CANCELLED")
+    p.until(lambda: json.loads((run / "status.json").read_text())["reason"] == "SIGTERM", "the end")
+
+
+def test_what_slurm_refuses_is_told_in_its_words_and_leaves_nothing(
+    cluster: SlurmCluster, run: Path
+) -> None:
+    code, said = submit(cluster, run, WORLD, *ENDLESS, "--nodes", "2", "--partition", "nowhere")
+    assert (code, said) == (
+        2,
+        "rookery: Slurm refuses the job: invalid partition specified: nowhere; Batch job "
+        "submission failed: Invalid partition name specified\n",
+    )
+    assert not run.exists()
