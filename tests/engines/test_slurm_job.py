@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -56,6 +57,16 @@ def state(cluster: SlurmCluster, job: str) -> str:
     return " ".join(re.findall(r"(?:JobState|Reason|ExitCode|Restarts)=\S+", said))
 
 
+def joined(run: Path, node: str) -> int | None:
+    """The process that joined on ``node``."""
+    words = f"join\0--run\0{run}\0--logs\0{run}/hosts/{node}\0".encode()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and words in (entry / "cmdline").read_bytes():
+                return int(entry.name)
+    return None
+
+
 def log(run: Path, part: str = "head") -> str:
     files = sorted(run.glob(f"logs/slurm-*-{part}.log"))
     return "\n".join(file.read_text() for file in files)
@@ -70,15 +81,13 @@ def ended(cluster: SlurmCluster, run: Path, job: str, how: str = "COMPLETED") ->
 def test_hosts_join_die_come_back_and_end_with_the_run(cluster: SlurmCluster, run: Path) -> None:
     flags = (*REPLAY, *SLOW_STEPS, "--steps", "6000", "--nodes", "3", "--cpus", "2")
     job = submitted(cluster, run, WORLD, *flags, "--time", "10")
-    p.until(lambda: log(run).count("joined with 2 actors") == 2, "the hosts")
-    hosts = sorted(run.glob("hosts/*"))
-    assert [host.name for host in hosts] == ["n2", "n3"]
-    before = log(run).count("joined with 2 actors")
-    # whoever started the actors of n2
-    fork_server = p.until(lambda: p.everyone(run), "processes")
-    assert fork_server
+    p.until(lambda: log(run).count("joined with 2 actors") == 2, f"the hosts: {log(run)}")
+    host = p.until(lambda: joined(run, "n2"), "the host on n2")
+    p.kill(host)
+    p.until(lambda: log(run).count("joined with 2 actors") == 3, "the host to come back")
+    assert "the host on n2 was killed (exit code 137) and begins anew" in log(run, "host-*")
     ended(cluster, run, job)
-    assert before
+    assert sorted(path.name for path in run.glob("hosts/*")) == ["n2", "n3"]
     records = read_metrics(run / "metrics.jsonl")
     assert max(record.get("fleet/joined_actors", 0) for record in records) == 4
     assert json.loads((run / "status.json").read_text())["state"] == "finished"
