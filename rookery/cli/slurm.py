@@ -106,6 +106,7 @@ def _job(words: Words, command: str) -> tuple[Job, RunConfig]:
         command=command,
         nodes=nodes,
         parts=parts,
+        all_needed=config.joined == "some",
         mpi=mpi,
         listen=words.flags.get("listen"),
         once=("--init-from", str(Path(init_from).absolute())) if init_from else (),

@@ -125,6 +125,8 @@ class Job:
     nodes: Nodes
     parts: Sequence[Part] = ()
     """Of the nodes beyond the first."""
+    all_needed: bool = False
+    """Whether the run cannot go on without each host: then the job is queued again, for others."""
     mpi: str | None = None
     """Instead of hosts, a rank for each CPU: what srun's --mpi calls their launcher."""
     listen: str | None = None
@@ -206,15 +208,18 @@ class Job:
     def _steps(self) -> list[str]:
         """A step for each part; Slurm itself knows which its nodes are."""
         lines, first = [], 1
+        # Where one can be missed, the step goes on without it.
+        on_failure = "--kill-on-bad-exit=1" if self.all_needed else "--no-kill --kill-on-bad-exit=0"
+        then = " || kill -USR1 $$" if self.all_needed else ""
         for part in self.parts:
             log = f'"$RUN/logs/slurm-%j-{part.name}-%t.log"'
             words = shlex.join(part.words)
             lines.append(
                 f"srun --nodes={part.num_nodes} --ntasks={part.num_nodes} --ntasks-per-node=1 "
                 f"--relative={first} --cpus-per-task={self.nodes.cpus} \\\n"
-                "    --mpi=none --export=ALL --no-kill --kill-on-bad-exit=0 --wait=0 \\\n"
+                f"    --mpi=none --export=ALL {on_failure} --wait=0 \\\n"
                 f"    --open-mode=append --output={log} \\\n"
-                f"    bash -c 'host \"$@\"' host {words} &"
+                f"    bash -c 'host \"$@\"' host {words}{then} &"
             )
             first += part.num_nodes
         return lines

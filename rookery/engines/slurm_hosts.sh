@@ -1,5 +1,5 @@
-# A host on every other node joins the head. One that is killed begins anew; one that gives up, or
-# whose node fails, is left out.
+# A host on every other node joins the head. One that is killed begins anew; without one that gives up,
+# or whose node fails, the run goes on, or is queued again where it needs all of them.
 host() {
     local code tries=0
     while :; do

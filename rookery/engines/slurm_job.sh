@@ -12,7 +12,7 @@ say() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
 # Whether an exit code says that somebody killed it; 130 and 143 are an end that was asked for.
 killed() { [ "$1" -gt 128 ] && [ "$1" -ne 130 ] && [ "$1" -ne 143 ]; }
 
-# USR1 comes ahead of the time limit, TERM with preemption and scancel.
+# USR1 comes ahead of the time limit, and where a host is missed; TERM with preemption and scancel.
 ending= lead=
 stop() {
     ending=$1
@@ -44,6 +44,7 @@ while [ -z "$ending" ]; do
     while kill -0 "$lead" 2>/dev/null; do wait "$lead"; done # it was a signal that ended the wait
     wait "$lead"
     code=$?
+    lead=
     killed "$code" && [ $((tries += 1)) -le @TRIES@ ] || break
     say "the head was killed (exit code $code) and begins anew"
 done
@@ -53,9 +54,10 @@ if [ -n "$ending" ] && [ "$code" -gt 128 ] && @REQUEUE@; then
     if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" != RUNNING ]; then
         say "the job was cancelled; sbatch @SCRIPT@ goes on"
     elif [ "$(newest)" = "$before" ]; then
-        say "not requeued: there is no newer checkpoint than when the job began; give it more --time"
+        say "not requeued: nothing was saved since the job began; give it more --time"
     else
         say "requeued, to go on from $(newest)"
+        trap '' TERM # which the requeue sends
         scontrol requeue "$SLURM_JOB_ID"
     fi
 fi

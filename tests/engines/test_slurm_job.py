@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,6 +73,14 @@ def log(run: Path, part: str = "head") -> str:
     return "\n".join(file.read_text() for file in files)
 
 
+def hears(run: Path, words: str, times: int = 1) -> None:
+    """Wait until the head's log has ``words``."""
+    deadline = time.monotonic() + p.PATIENCE_SECS
+    while log(run).count(words) < times:
+        assert time.monotonic() < deadline, f"no '{words}' in\n{log(run)}\n{log(run, 'host-*')}"
+        time.sleep(0.1)
+
+
 def ended(cluster: SlurmCluster, run: Path, job: str, how: str = "COMPLETED") -> None:
     over = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
     p.until(lambda: any(word in state(cluster, job) for word in over), f"the job: {log(run)}")
@@ -79,12 +88,12 @@ def ended(cluster: SlurmCluster, run: Path, job: str, how: str = "COMPLETED") ->
 
 
 def test_hosts_join_die_come_back_and_end_with_the_run(cluster: SlurmCluster, run: Path) -> None:
-    flags = (*REPLAY, *SLOW_STEPS, "--steps", "6000", "--nodes", "3", "--cpus", "2")
+    flags = (*REPLAY, *SLOW_STEPS, "--steps", "12000", "--nodes", "3", "--cpus", "2")
     job = submitted(cluster, run, WORLD, *flags, "--time", "10")
-    p.until(lambda: log(run).count("joined with 2 actors") == 2, f"the hosts: {log(run)}")
+    hears(run, "joined with 2 actors", times=2)
     host = p.until(lambda: joined(run, "n2"), "the host on n2")
     p.kill(host)
-    p.until(lambda: log(run).count("joined with 2 actors") == 3, "the host to come back")
+    hears(run, "joined with 2 actors", times=3)
     assert "the host on n2 was killed (exit code 137) and begins anew" in log(run, "host-*")
     ended(cluster, run, job)
     assert sorted(path.name for path in run.glob("hosts/*")) == ["n2", "n3"]
@@ -103,12 +112,15 @@ def test_a_signal_ahead_of_the_limit_requeues_and_the_job_goes_on(
     job = submitted(cluster, run, WORLD, *ENDLESS, "--nodes", "2", "--time", "10")
     p.until(lambda: (run / "checkpoints" / "latest").exists(), f"a checkpoint: {log(run)}")
     assert cluster.run("scancel", "--batch", "--signal=USR1", job) == (0, "")
-    p.until(lambda: "requeued, to go on from" in log(run), "the requeue")
+    hears(run, "requeued, to go on from")
     saved = load_checkpoint(run, "latest").steps
     p.until(lambda: "PENDING" in state(cluster, job), "the job in the queue")
     cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
     p.until(lambda: p.steps(run) > saved, f"steps: {log(run)}")
-    assert f"goes on from step {saved:,}" in log(run), log(run)
+    sessions = json.loads((run / "meta.json").read_text())["sessions"]
+    assert [session["command"].split()[1] for session in sessions] == ["train", "resume"]
+    steps = [record["steps"] for record in read_metrics(run / "metrics.jsonl")]
+    assert steps == sorted(steps)
     cluster.run("scancel", job)
     ended(cluster, run, job, "CANCELLED")
     p.until(lambda: json.loads((run / "status.json").read_text())["reason"] == "SIGTERM", "the end")
