@@ -16,7 +16,7 @@ from rookery.runs.find import load_checkpoint
 from rookery.runs.metrics import read_metrics
 from rookery.runs.slurm_job import read_slurm_job
 from tests.engines.slurm_cluster import SlurmCluster, slurm_cluster
-from tests.engines.test_hosts import REPLAY, SLOW_STEPS, WORLD
+from tests.engines.test_hosts import REPLAY, SLOW_STEPS, SYNC, WORLD
 from tests.faults import processes as p
 
 pytestmark = pytest.mark.slow
@@ -73,9 +73,9 @@ def log(run: Path, part: str = "head") -> str:
     return "\n".join(file.read_text() for file in files)
 
 
-def hears(run: Path, words: str, times: int = 1) -> None:
+def hears(run: Path, words: str, times: int = 1, patience_secs: float = p.PATIENCE_SECS) -> None:
     """Wait until the head's log has ``words``."""
-    deadline = time.monotonic() + p.PATIENCE_SECS
+    deadline = time.monotonic() + patience_secs
     while log(run).count(words) < times:
         assert time.monotonic() < deadline, f"no '{words}' in\n{log(run)}\n{log(run, 'host-*')}"
         time.sleep(0.1)
@@ -136,3 +136,97 @@ def test_what_slurm_refuses_is_told_in_its_words_and_leaves_nothing(
         "submission failed: Invalid partition name specified\n",
     )
     assert not run.exists()
+
+
+# ---- what takes minutes ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def frail() -> Iterator[SlurmCluster]:
+    """A cluster that soon notices that a node has failed."""
+    with slurm_cluster(num_nodes=4, cpus=2, more=["SlurmdTimeout=10"]) as running:
+        yield running
+
+
+@pytest.fixture
+def frail_run(tmp_path: Path, frail: SlurmCluster) -> Iterator[Path]:
+    yield tmp_path / p.own_name()
+    frail.cancel_all()
+
+
+@pytest.mark.long
+def test_a_recipe_runs_to_its_score_on_four_nodes(frail: SlurmCluster, frail_run: Path) -> None:
+    flags = ("--nodes", "4", "--time", "30", "--actors", "1")
+    job = submitted(frail, frail_run, "dqn-cartpole", *flags)
+    p.until(lambda: "JobState=COMPLETED" in state(frail, job), "its score", timeout_secs=900)
+    assert json.loads((frail_run / "status.json").read_text())["state"] == "solved"
+    records = read_metrics(frail_run / "metrics.jsonl")
+    assert max(record.get("fleet/hosts", 0) for record in records) == 3
+
+
+@pytest.mark.long
+def test_the_time_limit_requeues_and_the_job_goes_on(frail: SlurmCluster, frail_run: Path) -> None:
+    flags = ("--nodes", "2", "--time", "2", "--stop-ahead", "60")
+    job = submitted(frail, frail_run, WORLD, *ENDLESS, *flags)
+    hears(frail_run, "requeued, to go on from", patience_secs=240)
+    saved = load_checkpoint(frail_run, "latest").steps
+    p.until(lambda: p.steps(frail_run) > saved, "steps", timeout_secs=240)
+    assert "Restarts=1" in state(frail, job)
+
+
+RANKS = ("--mpi", "pmi2", "--formation", "sync", *SYNC, *SLOW_STEPS)
+
+
+@pytest.mark.long
+def test_ranks_end_with_a_checkpoint_and_go_on(frail: SlurmCluster, frail_run: Path) -> None:
+    flags = (*RANKS, "--steps", "1000000", "--nodes", "2", "--cpus", "2", "--time", "10")
+    job = submitted(frail, frail_run, WORLD, *flags)
+    p.until(lambda: (frail_run / "checkpoints" / "latest").exists(), "a checkpoint")
+    frail.run("scancel", "--batch", "--signal=USR1", job)
+    hears(frail_run, "requeued, to go on from")
+    saved = load_checkpoint(frail_run, "latest").steps
+    p.until(lambda: "PENDING" in state(frail, job), "the job in the queue")
+    frail.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    p.until(lambda: p.steps(frail_run) > saved, f"steps: {log(frail_run)}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("formation", ["sync", "allreduce"])
+def test_formations_that_need_all_hosts_are_requeued_without_one(
+    frail: SlurmCluster, frail_run: Path, formation: str
+) -> None:
+    flags = (*SYNC, *SLOW_STEPS, "--formation", formation, "--steps", "1000000")
+    job = submitted(frail, frail_run, WORLD, *flags, "--nodes", "3", "--cpus", "1", "--time", "10")
+    p.until(lambda: (frail_run / "checkpoints" / "latest").exists(), "a checkpoint")
+    frail.kill_node("n3")
+    hears(frail_run, "requeued, to go on from")
+    saved = load_checkpoint(frail_run, "latest").steps
+    p.until(lambda: "PENDING" in state(frail, job), "the job in the queue")
+    frail.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    p.until(lambda: p.steps(frail_run) > saved, f"steps: {log(frail_run)}", timeout_secs=180)
+
+
+@pytest.mark.long
+def test_a_node_that_fails_is_left_out(frail: SlurmCluster, frail_run: Path) -> None:
+    job = submitted(frail, frail_run, WORLD, *ENDLESS, "--nodes", "3", "--time", "10")
+    hears(frail_run, "joined with 1 actors", times=2)
+    frail.kill_node("n3")
+    down = lambda: "n3 down" in frail.run("sinfo", "-h", "-N", "-o", "%N %t")[1]  # noqa: E731
+    p.until(down, "Slurm to notice")
+    before = p.steps(frail_run)
+    p.until(lambda: p.steps(frail_run) > before + 500, "steps")
+    assert "RUNNING" in state(frail, job)
+
+
+@pytest.mark.long
+def test_the_heads_node_fails_and_the_job_goes_on_elsewhere(
+    frail: SlurmCluster, frail_run: Path
+) -> None:
+    job = submitted(frail, frail_run, WORLD, *ENDLESS, "--nodes", "2", "--time", "10")
+    p.until(lambda: (frail_run / "checkpoints" / "latest").exists(), "a checkpoint")
+    node = frail.run("squeue", "-h", "-j", job, "-o", "%B")[1].strip()
+    frail.kill_node(node)
+    p.until(lambda: "PENDING" in state(frail, job), f"a requeue: {state(frail, job)}")
+    saved = load_checkpoint(frail_run, "latest").steps
+    frail.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    p.until(lambda: p.steps(frail_run) > saved, f"steps: {log(frail_run)}", timeout_secs=180)
