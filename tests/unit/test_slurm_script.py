@@ -149,7 +149,7 @@ def test_a_profile_is_read_and_flags_win(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("partion: cpu", "unknown key partion; did you mean 'partition'?"),
+        ("partion: cpu", "unknown key partion; did you mean 'partition'"),
         ("token: x", "unknown key token; there are nodes, cpus"),
         ("cpus: many", "cpus: must be a whole number, got many"),
         ("requeue: perhaps", "requeue: must be true or false, got perhaps"),
@@ -201,7 +201,7 @@ def spread(hosts: int, cpus: int = 4, **more: object) -> OnNodes:
 @pytest.mark.parametrize(
     ("what", "flags", "places", "actors"),
     [
-        ("dqn-cartpole", {}, 8, 2),  # the recipe's own act at the head
+        ("dqn-cartpole", {}, 8, 1),  # the recipe's own acts at the head
         ("cartpole", {}, 8, 11),  # a CPU of the head learns
         ("cartpole", {"formation": "allreduce", "envs": "36"}, 8, 12),
         ("cartpole", {"actors": "9"}, 8, 9),
@@ -263,7 +263,7 @@ def test_what_cannot_be_spread(what: str, flags: dict[str, str], nodes: OnNodes,
         ("dqn-cartpole --nodes 2 --mpi pmi2 --servers 2", "--servers: is for hosts that join"),
         ("dqn-cartpole --nodes 2 --setup gone.sh", "there is no such file"),
         ("dqn-cartpole --nodes 2 --profile gone.yaml", "gone.yaml: cannot be read"),
-        ("dqn-cartpol --nodes 2", "did you mean 'dqn-cartpole'?"),
+        ("dqn-cartpol --nodes 2", "did you mean 'dqn-cartpole'"),
         ("dqn-cartpole --nodes 2 --stepz 3", "unknown flag --stepz"),
         ("dqn-cartpole --nodes 2", "no Slurm here: sbatch was not found"),
     ],
