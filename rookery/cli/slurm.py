@@ -53,7 +53,7 @@ _NOT_HERE = {
 
 def main(argv: list[str]) -> int:
     """Submit, and say so; 0 when Slurm has taken the job."""
-    words = split_words(argv, SWITCHES)
+    words = split_words(argv, {*SWITCHES, "quiet", "plain"})
     if HELP in words.switches:
         print(_help())
         return 0
@@ -110,6 +110,7 @@ def _job(words: Words, command: str) -> tuple[Job, RunConfig]:
         mpi=mpi,
         listen=words.flags.get("listen"),
         once=("--init-from", str(Path(init_from).absolute())) if init_from else (),
+        always=("--quiet",) if "quiet" in words.switches else ("--plain",),
     )
     return job, config
 
@@ -186,7 +187,7 @@ def _submit(job: Job, config: RunConfig, token_file: Path | None) -> int:
     before = read_slurm_job(job.run)
     if before is not None:
         raise UserError(
-            f"{job.run} is of job {before.job}; `sbatch {job.script_path}` goes on with it, or "
+            f"{job.run} has a job already; `sbatch {job.script_path}` goes on with it, or "
             "choose another --run"
         )
     run = RunDirectory.create(job.run, name=job.name)

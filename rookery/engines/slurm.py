@@ -79,6 +79,11 @@ class Nodes:
                 f"--time: '{self.time}' is not a time limit of Slurm; write minutes as 30, "
                 "hours:minutes:seconds as 1:00:00, or days-hours as 2-12"
             )
+        if self.time is not None and limit_secs(self.time) <= self.stop_ahead_secs:
+            raise UserError(
+                f"--time: {self.time} leaves nothing to train in, as the run ends --stop-ahead "
+                f"{self.stop_ahead_secs} s before; give more"
+            )
         for name in ("account", "partition", "qos"):
             given = getattr(self, name)
             if given is not None and not _WORD.fullmatch(given):
@@ -133,6 +138,8 @@ class Job:
     """HOST:PORT of the head; None: all its addresses, at a port by the number of the job."""
     once: tuple[str, ...] = ()
     """Flags of the run's first beginning, not of when it is resumed."""
+    always: tuple[str, ...] = ()
+    """Flags of both."""
 
     _PLACEHOLDER: ClassVar[re.Pattern[str]] = re.compile(r"@([A-Z]+)@")
 
@@ -187,6 +194,7 @@ class Job:
             "REQUEUE": "true" if nodes.requeue else "false",
             "LISTEN": port if self.listen is None else shlex.quote(self.listen),
             "ONCE": "".join(f" {shlex.quote(word)}" for word in self.once),
+            "ALWAYS": "".join(f" {shlex.quote(word)}" for word in self.always),
             "HOSTS": "\n".join(self._steps()),
         }
 
@@ -210,7 +218,7 @@ class Job:
         lines, first = [], 1
         # Where one can be missed, the step goes on without it.
         on_failure = "--kill-on-bad-exit=1" if self.all_needed else "--no-kill --kill-on-bad-exit=0"
-        then = " || kill -USR1 $$" if self.all_needed else ""
+        missed = "needed" if self.all_needed else "missed"
         for part in self.parts:
             log = f'"$RUN/logs/slurm-%j-{part.name}-%t.log"'
             words = shlex.join(part.words)
@@ -219,10 +227,20 @@ class Job:
                 f"--relative={first} --cpus-per-task={self.nodes.cpus} \\\n"
                 f"    --mpi=none --export=ALL {on_failure} --wait=0 \\\n"
                 f"    --open-mode=append --output={log} \\\n"
-                f"    bash -c 'host \"$@\"' host {words}{then} &"
+                f"    bash -c 'host \"$@\"' host {words} || {missed} {part.name} &"
             )
             first += part.num_nodes
         return lines
+
+
+def limit_secs(text: str) -> int:
+    """A time limit as Slurm writes it: minutes, minutes:seconds, hours:minutes:seconds, or days
+    before hours."""
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    # Days are followed by hours; without them one or two numbers end in minutes, or in seconds.
+    units = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
+    return int(days or 0) * 86_400 + sum(a * b for a, b in zip(parts, units, strict=False))
 
 
 def check_slurm() -> None:

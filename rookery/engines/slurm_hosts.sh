@@ -11,6 +11,11 @@ host() {
     done
 }
 export -f host killed
+missed() { say "a $1 has ended; see its log in $RUN/logs"; }
+needed() {
+    missed "$1"
+    kill -USR1 $$
+}
 rm -f "$RUN/address.json"
 @HOSTS@
 

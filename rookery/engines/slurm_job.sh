@@ -38,7 +38,7 @@ while [ -z "$ending" ]; do
     else
         words=(train --config "$RUN/config.yaml" --run "$RUN"@ONCE@)
     fi
-    begin "${words[@]}" &
+    begin "${words[@]}"@ALWAYS@ &
     lead=$!
     wait "$lead"
     while kill -0 "$lead" 2>/dev/null; do wait "$lead"; done # it was a signal that ended the wait

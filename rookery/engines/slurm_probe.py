@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rookery.core.errors import UserError
 from rookery.runs.atomic import write_atomic, writing
@@ -74,7 +75,7 @@ def _node(environ: Mapping[str, str]) -> str:
     return f"node {environ.get('SLURMD_NODENAME') or os.uname().nodename}"
 
 
-def _read(run: Path) -> dict[str, object]:
+def _read(run: Path) -> dict[str, Any]:
     try:
         data = json.loads((run / FILE_NAME).read_bytes())
     except (OSError, ValueError):

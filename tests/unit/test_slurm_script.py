@@ -16,7 +16,7 @@ from rookery.cli.main import main
 from rookery.cli.slurm_profile import read_profile
 from rookery.core.errors import UserError
 from rookery.engines import slurm_state
-from rookery.engines.slurm import Job, Nodes, Part
+from rookery.engines.slurm import Job, Nodes, Part, limit_secs
 from rookery.engines.slurm_probe import check_node, leave_probe
 from rookery.formations.settings import FormationConfig, Joined
 from rookery.recipes.on_nodes import OnNodes, settings_on_nodes
@@ -61,8 +61,8 @@ def test_the_script_asks_for_nodes_and_starts_head_and_hosts(tmp_path: Path) -> 
         "#SBATCH --no-kill",
         f"#SBATCH --output={tmp_path}/pong/logs/slurm-%j-head.log",
         "# rookery slurm pong --nodes 5",
-        "    bash -c 'host \"$@\"' host --actors 12 &",
-        "    bash -c 'host \"$@\"' host --role film &",
+        "    bash -c 'host \"$@\"' host --actors 12 || missed host &",
+        "    bash -c 'host \"$@\"' host --role film || missed film &",
     ):
         assert line in script.splitlines()
     assert "--nodes=3 --ntasks=3 --ntasks-per-node=1 --relative=1 --cpus-per-task=12" in script
@@ -103,6 +103,7 @@ def test_strange_names_stay_what_they_are(tmp_path: Path) -> None:
         ({"nodes": 0}, "--nodes: must be at least 1, got 0"),
         ({"cpus": 0}, "--cpus: must be at least 1, got 0"),
         ({"stop_ahead_secs": 0}, "--stop-ahead: must be at least 1, got 0"),
+        ({"time": "2"}, "--time: 2 leaves nothing to train in"),
         ({"time": "soon"}, "--time: 'soon' is not a time limit of Slurm"),
         ({"partition": "a b"}, "--partition: 'a b' is not the name of one"),
         ({"account": "x; rm"}, "--account: 'x; rm' is not the name of one"),
@@ -115,6 +116,14 @@ def test_what_no_script_can_ask_for(given: dict[str, object], said: str) -> None
     with pytest.raises(UserError) as error:
         Nodes(**({"nodes": 2} | given))  # type: ignore[arg-type]
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "secs"),
+    [("30", 1800), ("2:30", 150), ("1:00:00", 3600), ("2-12", 216_000), ("1-00:30", 88_200)],
+)
+def test_time_limits_are_those_of_slurm(text: str, secs: int) -> None:
+    assert limit_secs(text) == secs
 
 
 # ---- the profile -------------------------------------------------------------------------------
@@ -142,7 +151,7 @@ def test_a_profile_is_read_and_flags_win(
     directives = [line for line in script.splitlines() if line.startswith("#SBATCH")]
     for option in ("partition=cpu", "cpus-per-task=4", "time=1:00:00", "no-requeue", "mem=20G"):
         assert f"#SBATCH --{option}" in directives
-    assert "host --actors 4 &" in script
+    assert "host --actors 4 || missed host &" in script
     assert not (tmp_path / "run").exists()
 
 
