@@ -47,6 +47,7 @@ _APART = {"eval_node": "evaluator", "record_node": "recorder"}
 _NOT_HERE = {
     "seeds": "one job is one run; submit one for each --seed",
     "jobs": "one job is one run; submit one for each --seed",
+    "places": "the nodes say how many there are, and --host-actors how many on each",
     "engine": "hosts join engine local; --mpi pmi2 has ranks instead",
 }
 
