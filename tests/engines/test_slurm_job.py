@@ -87,6 +87,16 @@ def ended(cluster: SlurmCluster, run: Path, job: str, how: str = "COMPLETED") ->
     assert how in state(cluster, job), f"{state(cluster, job)}\n{log(run)}"
 
 
+def begins_again(cluster: SlurmCluster, job: str) -> None:
+    """Slurm lets a job wait two minutes after a requeue, unless it is told otherwise."""
+
+    def begun() -> bool:
+        cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        return "JobState=RUNNING" in state(cluster, job) and "Restarts=0" not in state(cluster, job)
+
+    p.until(begun, "the job to begin again")
+
+
 def test_hosts_join_die_come_back_and_end_with_the_run(cluster: SlurmCluster, run: Path) -> None:
     flags = (*REPLAY, *SLOW_STEPS, "--steps", "12000", "--nodes", "3", "--cpus", "2")
     job = submitted(cluster, run, WORLD, *flags, "--time", "10")
@@ -114,8 +124,7 @@ def test_a_signal_ahead_of_the_limit_requeues_and_the_job_goes_on(
     assert cluster.run("scancel", "--batch", "--signal=USR1", job) == (0, "")
     hears(run, "requeued, to go on from")
     saved = load_checkpoint(run, "latest").steps
-    p.until(lambda: "PENDING" in state(cluster, job), "the job in the queue")
-    cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    begins_again(cluster, job)
     p.until(lambda: p.steps(run) > saved, f"steps: {log(run)}")
     sessions = json.loads((run / "meta.json").read_text())["sessions"]
     assert [session["command"].split()[1] for session in sessions] == ["train", "resume"]
@@ -185,8 +194,7 @@ def test_ranks_end_with_a_checkpoint_and_go_on(frail: SlurmCluster, frail_run: P
     frail.run("scancel", "--batch", "--signal=USR1", job)
     hears(frail_run, "requeued, to go on from")
     saved = load_checkpoint(frail_run, "latest").steps
-    p.until(lambda: "PENDING" in state(frail, job), "the job in the queue")
-    frail.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    begins_again(frail, job)
     p.until(lambda: p.steps(frail_run) > saved, f"steps: {log(frail_run)}")
 
 
@@ -201,8 +209,7 @@ def test_formations_that_need_all_hosts_are_requeued_without_one(
     frail.kill_node("n3")
     hears(frail_run, "requeued, to go on from")
     saved = load_checkpoint(frail_run, "latest").steps
-    p.until(lambda: "PENDING" in state(frail, job), "the job in the queue")
-    frail.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    begins_again(frail, job)
     p.until(lambda: p.steps(frail_run) > saved, f"steps: {log(frail_run)}", timeout_secs=180)
 
 
@@ -228,5 +235,5 @@ def test_the_heads_node_fails_and_the_job_goes_on_elsewhere(
     frail.kill_node(node)
     p.until(lambda: "PENDING" in state(frail, job), f"a requeue: {state(frail, job)}")
     saved = load_checkpoint(frail_run, "latest").steps
-    frail.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    begins_again(frail, job)
     p.until(lambda: p.steps(frail_run) > saved, f"steps: {log(frail_run)}", timeout_secs=180)
