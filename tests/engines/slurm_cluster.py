@@ -19,8 +19,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,24 +97,43 @@ class SlurmCluster:
 
     def kill_rest(self) -> None:
         """What no daemon ended: whatever was started with this cluster's settings."""
-        self._kill(lambda words, variables: True)
+        _kill([pid for pid, _, _ in self._processes()])
 
     def kill_node(self, node: str) -> None:
-        """The daemon of ``node``, and what runs there."""
+        """The daemon of ``node`` and what runs there, those first who would tell how it ended."""
         daemon, own = f"\0-N\0{node}\0".encode(), f"SLURMD_NODENAME={node}".encode()
-        self._kill(lambda words, variables: daemon in words or own in variables)
+        everyone = list(self._processes())
+        daemons = [pid for pid, words, _ in everyone if daemon in words]
+        tasks = [pid for pid, _, variables in everyone if own in variables]
+        parents = {_parent(pid) for pid in tasks}
+        steps = [p for p, words, _ in everyone if p in parents and words.startswith(b"slurmstepd")]
+        _kill([*daemons, *steps, *tasks])
 
-    def _kill(self, chosen: Callable[[bytes, list[bytes]], bool]) -> None:
-        """Of this cluster's processes those of which words and variables say so."""
+    def _processes(self) -> Iterator[tuple[int, bytes, list[bytes]]]:
+        """Number, words and variables of everything that was started with this cluster's
+        settings."""
         mark = f"SLURM_CONF={self.conf}".encode()
         for entry in Path("/proc").iterdir():
             try:
                 variables = (entry / "environ").read_bytes().split(b"\0")
                 words = (entry / "cmdline").read_bytes()
-                if entry.name.isdigit() and mark in variables and chosen(words, variables):
-                    os.kill(int(entry.name), signal.SIGKILL)
             except OSError:  # it ended meanwhile, or is another's
                 continue
+            if entry.name.isdigit() and mark in variables:
+                yield int(entry.name), words, variables
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 @contextmanager
