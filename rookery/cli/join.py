@@ -1,21 +1,28 @@
 """``rookery join HOST:PORT [--actors N | --role NAME]``: work for a run whose head is another
-machine."""
+machine.
+
+``rookery join --run DIR`` finds it by the run's directory.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rookery.cli.arguments import HELP, split_words
 from rookery.core.errors import UserError, near_names
 from rookery.recipes.catalog import seconds
 
+if TYPE_CHECKING:
+    from rookery.engines.host import Way, WayByRun
+
 PROG = "rookery join"
 FLAGS = {
+    "run": "DIR: the run's directory as this machine sees it; without HOST:PORT, where to find it",
     "actors": "N: how many act here, a process each; default: the cores of this machine",
     "role": "NAME: instead of actors, a role that the head leaves to hosts, as evaluator",
-    "run": "DIR: where this machine sees the head's run directory; default: where the head does",
     "token": "TOKEN: as the head has printed it",
     "token_file": "FILE: which holds the token; ROOKERY_TOKEN in the environment works too",
     "fingerprint": "sha256:...: of the head's certificate, as the head has printed it",
@@ -23,6 +30,9 @@ FLAGS = {
     "give_up_after": "TIME: how long to try to reach the head (10m)",
     "logs": "DIR: where the actors' logs go; default: runs/RUN-joined-HOST-PID",
 }
+
+_SAID_BY_RUN = ("token", "token_file", "fingerprint", "authority")
+"""Flags that go with HOST:PORT."""
 
 
 def main(argv: list[str]) -> int:
@@ -32,7 +42,7 @@ def main(argv: list[str]) -> int:
         print(_help())
         return 0
     address = words.one_name(PROG)
-    if address is None:
+    if address is None and "run" not in words.flags:
         raise UserError("join what? give the HOST:PORT that the head has printed")
     for flag in words.flags:
         if flag not in FLAGS:
@@ -40,14 +50,13 @@ def main(argv: list[str]) -> int:
             raise UserError(f"unknown flag --{flag.replace('_', '-')}{hint}")
     flags = words.flags
     if "token" in flags:
-        _hide(flags["token"], address)
+        _hide(flags["token"], address or "")
     role = flags.get("role", "")
     num_actors = 1 if role and "actors" not in flags else _number(flags.get("actors"))
     from rookery.engines.fork_server import ForkServer
-    from rookery.engines.host import Joining, Way, take_part, token_of
+    from rookery.engines.host import Joining, take_part
 
-    token = token_of(flags.get("token"), _path(flags, "token_file"))
-    way = Way(address, token, flags.get("fingerprint"), _path(flags, "authority"))
+    way = _way(address, flags)
     quiet = "quiet" in words.switches
     joining = Joining(
         way=way,
@@ -60,6 +69,24 @@ def main(argv: list[str]) -> int:
     )
     with ForkServer() as server:
         return take_part(joining, server)
+
+
+def _way(address: str | None, flags: dict[str, str]) -> Way | WayByRun:
+    """To the head at ``address``, or to that of ``--run``."""
+    from rookery.engines.host import Way, WayByRun, token_of
+
+    directory = _path(flags, "run")
+    if directory is not None and not directory.is_dir():
+        raise UserError(f"--run {directory}: this machine sees no such directory; check the path")
+    if address is not None:
+        token = token_of(flags.get("token"), _path(flags, "token_file"))
+        return Way(address, token, flags.get("fingerprint"), _path(flags, "authority"))
+    assert directory is not None
+    told = [flag for flag in _SAID_BY_RUN if flag in flags]
+    if told:
+        given = f"--{told[0].replace('_', '-')}"
+        raise UserError(f"--run {directory} says that already; leave {given} out")
+    return WayByRun(directory)
 
 
 def _path(flags: dict[str, str], name: str) -> Path | None:
@@ -88,7 +115,7 @@ def _say(text: str) -> None:
 
 def _help() -> str:
     lines = [
-        f"usage: {PROG} HOST:PORT [flags]",
+        f"usage: {PROG} HOST:PORT|--run DIR [flags]",
         "",
         "Works for a run that was started with `rookery train ... --listen HOST:PORT` elsewhere.",
     ]

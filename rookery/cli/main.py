@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a recipe, an environment or a factory",
     "resume": "go on with a run",
     "join": "act for a run whose head is another machine",
+    "slurm": "train on the nodes of a Slurm cluster",
     "eval": "play whole episodes with a trained agent and report the score",
     "watch": "see an agent play, in a window or in the terminal",
     "record": "write a video of an agent",

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rookery.cli.arguments import Arguments
-from rookery.runs.directory import list_runs
+from rookery.engines.slurm_state import states_of
+from rookery.runs.directory import RunSummary, list_runs
+from rookery.runs.slurm_job import read_slurm_job
 
 DEFAULT = Path("runs")
 
@@ -26,6 +29,7 @@ def main(argv: list[str]) -> int:
     runs = list_runs(args.root) if args.root.exists() or args.root != DEFAULT else []
     if args.tag is not None:
         runs = [run for run in runs if args.tag in run.tags]
+    jobs = _jobs(runs)
     if args.json:
         rows = [
             {
@@ -38,6 +42,7 @@ def main(argv: list[str]) -> int:
                 "tags": list(run.tags),
                 "films": run.films,
             }
+            | ({"job": jobs[run.path]._asdict()} if run.path in jobs else {})
             for run in runs
         ]
         print(json.dumps(rows))
@@ -50,9 +55,27 @@ def main(argv: list[str]) -> int:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.last_activity))
         tags = f"  [{', '.join(run.tags)}]" if run.tags else ""
         films = f"  {run.films} film{'s' * (run.films > 1)}" if run.films else ""
-        what = f"{run.state:<12} {run.steps:>13,} steps  best {best:>9}  {run.path}"
-        print(f"{when}  {what}{films}{tags}")
+        job = f"  {jobs[run.path]}" if run.path in jobs else ""
+        state = f"{run.state:<12} {run.steps:>13,} steps  best {best:>9}"
+        print(f"{when}  {state}  {run.path}{films}{tags}{job}")
     return 0
+
+
+class _Job(NamedTuple):
+    """A run's Slurm job, and its state if Slurm tells."""
+
+    number: str
+    state: str | None
+
+    def __str__(self) -> str:
+        return f"job {self.number}" + (f" {self.state}" if self.state else "")
+
+
+def _jobs(runs: Sequence[RunSummary]) -> dict[Path, _Job]:
+    """Of the runs that have one; Slurm is asked once, and only if there are any."""
+    noted = {run.path: job.job for run in runs if (job := read_slurm_job(run.path)) and job.job}
+    states = states_of(noted.values())
+    return {path: _Job(number, states.get(number)) for path, number in noted.items()}
 
 
 def _judged_by(score: dict[str, Any]) -> str:

@@ -35,6 +35,7 @@ from rookery.programs.plan import Plan
 from rookery.runs.checkpoint_files import LEARNER_PARTS
 from rookery.runs.config import RunConfig
 from rookery.runs.find import load_checkpoint
+from rookery.runs.head_address import HeadAddress, remove_head_address, write_head_address
 from rookery.runs.packed_parts import pack_parts
 from rookery.runs.shared_probe import probe_in
 from rookery.runs.start import starting_weights
@@ -373,7 +374,8 @@ def _parts(order: dict[str, Any]) -> bytes:
 def _listening(
     plan: Plan, run: Path, reception: Reception, control: Control, *, anew: bool
 ) -> Iterator[HeadServer]:
-    """The server, and, where it listens ``anew``, the line by which hosts join it."""
+    """The server, its address in the run directory, and, where it listens ``anew``, the line by
+    which hosts join it."""
     from rookery.carriers.grpc import HeadServer, Limits
 
     listen = plan.config.hosts.listen
@@ -393,15 +395,25 @@ def _listening(
         ),
         say=_LOG.warning,
     )
+    address = write_address(_reachable(host), server.port)
+    fingerprint = certificate.fingerprint if certificate is not None else None
+    write_head_address(run, HeadAddress(address=address, fingerprint=fingerprint))
     try:
-        words = ["rookery", "join", write_address(_reachable(host), server.port), "--token", token]
-        words += [] if certificate is None else ["--fingerprint", certificate.fingerprint]
+        words = ["rookery", "join", address, *_known_by(plan, token)]
+        words += [] if fingerprint is None else ["--fingerprint", fingerprint]
         for node in reception.open.values() if anew else ():
             offer = ["--actors", "8"] if node.has_envs else ["--role", node.name]
             control.send("notice", text=f"others join by: {' '.join([*words, *offer])}")
         yield server
     finally:
         server.stop()
+        remove_head_address(run)
+
+
+def _known_by(plan: Plan, token: str) -> list[str]:
+    """How a host shows its token; one that came from a file is not printed."""
+    file = plan.config.hosts.token_file
+    return ["--token", token] if file is None else ["--token-file", file]
 
 
 def _given_token(plan: Plan) -> str | None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rookery.carriers.pump import Pump
-from rookery.carriers.tokens import given_token
+from rookery.carriers.tokens import FILE_NAME, given_token, read_token
 from rookery.core.errors import UserError
 from rookery.core.hosts import (
     Assignment,
@@ -45,6 +45,7 @@ from rookery.programs.plan import Plan, probe
 from rookery.recipes.settings import config_from_tree
 from rookery.runs.atomic import write_atomic
 from rookery.runs.directory import RunDirectory
+from rookery.runs.head_address import read_head_address
 from rookery.runs.shared_probe import seen_here
 from rookery.runs.supervise import RestartBudget
 from rookery.transport.control import Message
@@ -123,6 +124,25 @@ class Way:
         )
 
 
+@dataclass(slots=True)
+class WayByRun:
+    """The way to the head of a run whose directory this host sees, looked up for every try: a head
+    that is resumed may be elsewhere."""
+
+    directory: Path
+    address: str = ""
+    """Where the head was last found."""
+
+    def dial(self) -> Link:
+        """A new connection."""
+        found = read_head_address(self.directory)
+        if found is None:
+            raise Unreachable(f"no head of {self.directory} listens yet")
+        self.address = found.address
+        token = read_token(self.directory / FILE_NAME)
+        return Way(found.address, token, found.fingerprint).dial()
+
+
 def token_of(given: str | None, file: Path | None) -> str:
     """What the head knows its hosts by."""
     token = given or given_token(file)
@@ -137,7 +157,7 @@ def token_of(given: str | None, file: Path | None) -> str:
 class Joining:
     """How to take part."""
 
-    way: Way
+    way: Way | WayByRun
     num_actors: int
     role: str = ""
     """What it runs; '': actors, or whatever acts."""

@@ -12,6 +12,7 @@ One of your own is ``--formation package.module:Class``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -39,6 +40,12 @@ class FormationConfig:
     """Whom other hosts bring: more actors than the run has, some of those it has, or none."""
     divides: ClassVar[bool] = False
     """Whether those that act divide their environments themselves, and are no ranks."""
+
+    cluster_flags: ClassVar[Mapping[str, str]] = {}
+    """Flags of `rookery slurm` that only some formations have, servers, grads and simulators, and
+    the settings that they stand for here."""
+    host_actors: ClassVar[int | None] = None
+    """How many act on each host of a cluster; None: one for each of its CPUs."""
 
     num_actors: int = 1
     """How many act, each with its share of env.num_envs; each is a process under the local engine.

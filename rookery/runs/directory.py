@@ -39,6 +39,7 @@ from rookery.runs.atomic import TEMP_PREFIX, write_atomic, writing
 from rookery.runs.checkpoint import CheckpointStore
 from rookery.runs.checkpoint_files import directory_name, steps_of
 from rookery.runs.find import is_run, no_such_run, runs_inside
+from rookery.runs.slurm_job import read_slurm_job
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +101,8 @@ class RunDirectory:
             return cls(_make_named(Path(root), name))
         path = Path(path)
         with writing(path):
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            used = path.exists() and (not path.is_dir() or any(path.iterdir()))
+            if used and not _waits_for_its_job(path):
                 raise UserError(
                     f"{path} is already used; choose another --run or `rookery resume {path}`"
                     if is_run(path)
@@ -108,7 +110,7 @@ class RunDirectory:
                     "--run"
                 )
             path.mkdir(parents=True, exist_ok=True)
-            (path / "logs").mkdir()
+            (path / "logs").mkdir(exist_ok=True)
         return cls(path)
 
     @classmethod
@@ -340,17 +342,34 @@ def _last_activity(run: RunDirectory) -> float:
     return max(times)
 
 
-def _make_named(root: Path, name: str) -> Path:
+def _waits_for_its_job(path: Path) -> bool:
+    """Whether ``path`` was made for a Slurm job, in which nothing was saved yet."""
+    job = read_slurm_job(path)
+    return job is not None and not CheckpointStore(path / "checkpoints").steps_available()
+
+
+def new_name(name: str, root: Path = Path("runs")) -> Path:
+    """Where a new run of this ``name`` may be: with date and id under ``root``."""
     stem = re.sub(r"[^\w.+=-]+", "-", name).strip("-.") or "run"
     date = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return root / f"{stem}-{date}-{secrets.token_hex(2)}"
+
+
+def _make_named(root: Path, name: str) -> Path:
     with writing(root):
         root.mkdir(parents=True, exist_ok=True)
         while True:
-            path = root / f"{stem}-{date}-{secrets.token_hex(2)}"
+            path = new_name(name, root)
             with contextlib.suppress(FileExistsError):
                 path.mkdir()
                 (path / "logs").mkdir()
                 return path
+
+
+def package_versions() -> dict[str, str | None]:
+    """What must be the same on all machines of a run."""
+    python = {"python": platform.python_version()}
+    return python | {name: _version_of(name) for name in _PACKAGES}
 
 
 def _session() -> dict[str, Any]:

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,11 @@ PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 class SlurmCluster:
     """A running cluster; ``environment`` is what its commands need."""
 
-    def __init__(self, directory: Path, num_nodes: int, cpus: int) -> None:
+    def __init__(self, directory: Path, num_nodes: int, cpus: int, more: list[str]) -> None:
         self.directory = directory
         self.nodes = [f"n{number}" for number in range(1, num_nodes + 1)]
         self.conf = directory / "slurm.conf"
-        self.conf.write_text(_settings(directory, self.nodes, cpus))
+        self.conf.write_text(_settings(directory, self.nodes, cpus) + "\n".join([*more, ""]))
         without = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "PMI"))}
         self.environment = without | {"SLURM_CONF": str(self.conf), "PATH": PATH}
 
@@ -97,18 +97,53 @@ class SlurmCluster:
 
     def kill_rest(self) -> None:
         """What no daemon ended: whatever was started with this cluster's settings."""
+        _kill([pid for pid, _, _ in self._processes()])
+
+    def kill_node(self, node: str) -> None:
+        """The daemon of ``node`` and what runs there, those first who would tell how it ended."""
+        daemon, own = f"\0-N\0{node}\0".encode(), f"SLURMD_NODENAME={node}".encode()
+        everyone = list(self._processes())
+        daemons = [pid for pid, words, _ in everyone if daemon in words]
+        tasks = [pid for pid, _, variables in everyone if own in variables]
+        parents = {_parent(pid) for pid in tasks}
+        steps = [p for p, words, _ in everyone if p in parents and words.startswith(b"slurmstepd")]
+        _kill([*daemons, *steps, *tasks])
+
+    def _processes(self) -> Iterator[tuple[int, bytes, list[bytes]]]:
+        """Number, words and variables of everything that was started with this cluster's
+        settings."""
         mark = f"SLURM_CONF={self.conf}".encode()
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(entry.name), signal.SIGKILL)
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                words = (entry / "cmdline").read_bytes()
             except OSError:  # it ended meanwhile, or is another's
                 continue
+            if entry.name.isdigit() and mark in variables:
+                yield int(entry.name), words, variables
+
+
+def _kill(pids: list[int]) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 @contextmanager
-def slurm_cluster(num_nodes: int = 2, cpus: int = 4) -> Iterator[SlurmCluster]:
-    """Start a cluster whose nodes have ``cpus`` each, whatever this host has; end it afterwards."""
+def slurm_cluster(
+    num_nodes: int = 2, cpus: int = 4, more: list[str] | None = None
+) -> Iterator[SlurmCluster]:
+    """Start a cluster whose nodes have ``cpus`` each, whatever this host has; end it afterwards.
+
+    ``more`` are further lines of its slurm.conf.
+    """
     missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
     need(not missing, f"{', '.join(missing)} not found; `make system-deps` installs Slurm")
     need(os.geteuid() == 0, "Slurm's daemons need root")
@@ -116,7 +151,7 @@ def slurm_cluster(num_nodes: int = 2, cpus: int = 4) -> Iterator[SlurmCluster]:
     directory.chmod(0o755)  # munge insists that its socket can be reached
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        cluster = SlurmCluster(directory, num_nodes, cpus)
+        cluster = SlurmCluster(directory, num_nodes, cpus, more or [])
         stack.callback(cluster.kill_rest)
         stack.enter_context(_munged(cluster))
         stack.enter_context(_daemon(cluster, "slurmctld", "slurmctld", "-D", "-i"))

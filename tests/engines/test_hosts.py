@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rookery.runs.find import load_checkpoint
+from rookery.runs.head_address import HeadAddress, read_head_address
 from rookery.runs.metrics import read_metrics
 from tests.faults import processes as p
 from tests.forks import forked
@@ -184,6 +185,31 @@ def test_who_acts_only_elsewhere(run: Path, port: int) -> None:
     assert "the run is over" in host.ends()
     head.ends()
     assert read_metrics(run / "metrics.jsonl")[-1]["fleet/actors"] == 2
+
+
+def test_a_host_that_sees_the_run_directory_needs_nothing_else(run: Path, port: int) -> None:
+    """And may be there before the head."""
+    run.mkdir()
+    logs = run.with_name(f"{run.name}-host")
+    words = ["join", "--run", str(run), "--actors", "1", "--logs", str(logs)]
+    host = forked(*words, cwd=p.ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    STARTED.append(host)
+    token = run.with_suffix(".token")
+    token.write_text("a-token-that-nobody-prints")
+    token.chmod(0o600)
+    head = Head(run, port, *REPLAY, "--steps", "1000000", "--token-file", str(token))
+    head.hears("joined with 1 actors")
+    assert f"--token-file {token}" in head.said()
+    assert "a-token-that-nobody-prints" not in head.said()
+    told = read_head_address(run)
+    assert told == HeadAddress(address=head.address)
+    head.process.send_signal(signal.SIGINT)
+    head.ends(130)
+    assert read_head_address(run) is None
+    host.send_signal(signal.SIGINT)
+    _, errors = host.communicate(timeout=p.PATIENCE_SECS)
+    assert host.returncode == 130, errors
+    assert f"no head of {run} listens yet; trying again" in errors
 
 
 def test_whoever_dies_is_replaced_or_comes_back(run: Path, port: int) -> None:

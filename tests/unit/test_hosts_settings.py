@@ -86,6 +86,9 @@ def test_places_without_hosts_are_refused() -> None:
         (["here:1", "--actors", "none"], "--actors: must be at least 1"),
         (["here:1", "--tokn", "x"], "unknown flag --tokn; did you mean 'token'?"),
         (["here:1", "--token-file", "nowhere"], "cannot read the token in nowhere"),
+        (["--run", "nowhere"], "--run nowhere: this machine sees no such directory"),
+        (["here:1", "--run", "nowhere"], "--run nowhere: this machine sees no such directory"),
+        (["--run", ".", "--token", "x" * 20], "--run . says that already; leave --token out"),
     ],
 )
 def test_what_cannot_join_is_one_line(
