@@ -36,6 +36,7 @@ OF_FORMATIONS = {
     "grads": "N: gradients for each update",
     "simulators": "N: environments of each worker",
 }
+OF_FILMS = {"record_length": "SECS: how long a film is at most (60)"}
 SWITCHES = {
     "eval_node": "a node of its own evaluates every saved policy",
     "record_node": "a node of its own films every saved policy",
@@ -90,6 +91,8 @@ def _job(words: Words, command: str) -> tuple[Job, RunConfig]:
         if flag in words.flags:
             raise UserError(f"--{flag}: {why}")
     what = words.one_name(PROG)
+    if (length := words.take("record_length")) is not None:
+        words.flags["record.length_secs"] = length
     chosen = read_profile(words.take("profile")) | _own_flags(words)
     host_actors, mpi = chosen.pop("host_actors", None), chosen.pop("mpi", None)
     if "nodes" not in chosen:
@@ -158,7 +161,7 @@ def _with_hosts(
         )
     spread = OnNodes(
         num_hosts=hosts,
-        num_apart=len(apart),
+        apart=tuple(apart),
         cpus=nodes.cpus,
         host_actors=host_actors,
         flags=_special(words),
@@ -215,7 +218,9 @@ def _help() -> str:
         "others. Every flag of `rookery train` may be given too.",
         "",
     ]
-    lines += [f"  {_flag(name):<16} {about}" for name, about in (OWN | OF_FORMATIONS).items()]
+    lines += [
+        f"  {_flag(name):<16} {about}" for name, about in (OWN | OF_FORMATIONS | OF_FILMS).items()
+    ]
     lines += [f"  {_flag(name):<16} {about}" for name, about in SWITCHES.items()]
     return "\n".join([*lines, f"  {'--help':<16} print this, and exit"])
 

@@ -6,7 +6,7 @@ machines, in rounds of some of the workers' gradients or without waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -33,6 +33,12 @@ class ParamserverConfig(FormationConfig):
     alone_in_thread: ClassVar[bool] = True
     averages: ClassVar[bool] = False
     joined: ClassVar[Joined] = "more"
+    cluster_flags: ClassVar[Mapping[str, str]] = {
+        "servers": "paramserver.num_servers",
+        "grads": "paramserver.num_gradients",
+        "simulators": "env.num_envs",
+    }
+    host_actors: ClassVar[int | None] = 1
 
     num_servers: int = 1
     """Servers, each with a part of the weights and of the optimizer's statistics."""

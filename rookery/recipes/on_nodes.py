@@ -27,8 +27,8 @@ class OnNodes:
 
     num_hosts: int
     """Nodes beyond the head's whose hosts act."""
-    num_apart: int = 0
-    """Nodes beyond those that do something else."""
+    apart: tuple[str, ...] = ()
+    """Roles that have a node of their own beyond those."""
     cpus: int
     """Of each node."""
     host_actors: int | None = None
@@ -49,24 +49,22 @@ def settings_on_nodes(
     each = nodes.host_actors or formation.host_actors or nodes.cpus
     places = nodes.num_hosts * each
     flags = {"engine": "local"} | dict(given)
-    if nodes.num_hosts + nodes.num_apart > 0:
-        if joined == "none":
+    if nodes.apart:
+        flags["hosts.leaves"] = f"[{','.join(nodes.apart)}]"
+        if alone.record.episodes == 0 and "recorder" in nodes.apart:
+            flags["record.episodes"] = "1"
+    if nodes.num_hosts or nodes.apart:
+        if joined == "none" and nodes.num_hosts:
             raise UserError(
                 f"--nodes: formation {alone.formation} shares memory and stays on one machine; "
-                "use --nodes 1, or another --formation"
+                f"use --nodes {1 + len(nodes.apart)}, or another --formation"
             )
         _check_places(nodes.num_hosts, each)
         flags = {"listen": _ANYWHERE} | flags
         if places:
             flags["places"] = str(places)
-        if joined == "some":
-            if not places:
-                raise UserError(
-                    f"--nodes: formation {alone.formation} needs a node for actors of other hosts; "
-                    "give one more, or none of its own to a role"
-                )
-            if not {"actors", "workers"} & given.keys():
-                flags["actors"] = str(places + _at_head(alone, nodes.cpus))
+        if joined == "some" and places and not {"actors", "workers"} & given.keys():
+            flags["actors"] = str(places + _at_head(alone, nodes.cpus))
     return _with_cluster_flags(what, flags, alone, nodes.flags), each
 
 

@@ -18,6 +18,7 @@ from rookery.core.errors import UserError
 from rookery.engines import slurm_state
 from rookery.engines.slurm import Job, Nodes, Part, limit_secs
 from rookery.engines.slurm_probe import check_node, leave_probe
+from rookery.formations.paramserver import ParamserverConfig
 from rookery.formations.settings import FormationConfig, Joined
 from rookery.recipes.on_nodes import OnNodes, settings_on_nodes
 from rookery.runs.directory import RunDirectory
@@ -238,11 +239,31 @@ def test_a_formation_says_what_its_flags_mean() -> None:
     assert more.env.num_envs == 20, "each of two workers at the head, and each that joins, has 10"
 
 
+def test_roles_have_nodes_of_their_own() -> None:
+    apart = spread(0, apart=("evaluator", "recorder"))
+    for formation in ("hogwild", "sync"):
+        config, _ = settings_on_nodes("cartpole", {"formation": formation}, apart)
+        assert config.hosts.leaves == ("evaluator", "recorder")
+        assert config.record.episodes == 1
+        assert config.num_places == 0
+
+
+def test_parameter_servers_take_the_flags_of_ba3c() -> None:
+    flags = {"servers": 4, "grads": 60, "simulators": 10}
+    given = {"formation": "paramserver"}
+    config, each = settings_on_nodes("cartpole", given, spread(70, 12, flags=flags))
+    assert each == 1
+    assert config.num_acting == 71
+    formation = config.formation_config
+    assert isinstance(formation, ParamserverConfig)
+    assert (formation.num_servers, formation.num_gradients) == (4, 60)
+    assert config.env.num_envs == 10
+
+
 @pytest.mark.parametrize(
     ("what", "flags", "nodes", "said"),
     [
         ("cartpole", {"formation": "hogwild"}, spread(2), "hogwild shares memory and stays on one"),
-        ("cartpole", {}, spread(0, num_apart=1), "sync needs a node for actors of other hosts"),
         ("dqn-cartpole", {}, spread(70, 12), "70 hosts with 12 actors each are more than 256 act"),
         ("cartpole", {"envs": "4"}, spread(2), "11 actors cannot share 4 environments"),
         ("cartpole", SERVED, spread(2, flags={"servers": 0}), "--servers: must be at least 1"),
