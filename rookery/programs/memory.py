@@ -50,6 +50,8 @@ eight networks."""
 COPIES, LEARNED_COPIES = 3, 3
 """Of the weights in every process; and in one that learns, beside the optimizer's statistics."""
 _NAMES: dict[Kind, str] = {"stream": "rollouts", "call": "batches"}
+_OTHERS = {"reports": "reports", "shard": "gradients"}
+"""What ports hold that is nothing that their kind usually carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,8 @@ def _shared(plan: Plan, program: Program) -> Iterator[tuple[Held, Node | None]]:
     for edge in program.edges:
         num = sum(spec.num_bytes for spec in edge.port.layout().values())
         num *= program.num_parts(edge) * copies
-        yield Held(_NAMES.get(edge.port.kind, "weights"), num), None
+        usual = _NAMES.get(edge.port.kind, "weights")
+        yield Held(_OTHERS.get(edge.port.name, usual), num), None
 
 
 def _processes(plan: Plan, program: Program) -> Iterator[Held]:

@@ -303,9 +303,9 @@ class Rounds:
         if len(self.there) >= needed:
             return
         self.delivering = set(self.there)
-        names = ", ".join(map(str, missing))
+        names = ("workers " if len(missing) > 1 else "worker ") + ", ".join(map(str, missing))
         self.warn(
-            f"no gradient of workers {names} for {self.patience_secs:g} s: updates take "
+            f"no gradient of {names} for {self.patience_secs:g} s: updates take "
             f"{self.waits_for}, not {needed}, gradients until they come back"
         )
 

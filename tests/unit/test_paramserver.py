@@ -180,7 +180,7 @@ def test_updates_take_fewer_gradients_while_workers_are_away(
     assert scene.rule.waits_for == 2
     (said,) = scene.said
     assert said == (
-        "no gradient of workers 2 for 1 s: updates take 2, not 3, gradients until they come back"
+        "no gradient of worker 2 for 1 s: updates take 2, not 3, gradients until they come back"
     )
     scene.take(1)
     for worker in (0, 1):  # nobody waits for the third any more
