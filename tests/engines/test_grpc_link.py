@@ -316,7 +316,11 @@ def test_another_version_of_the_protocol_is_told_both(head: Head, name: str, kin
     ("message", "code", "text"),
     [
         (b"\xff" * 9, CODES.INVALID_ARGUMENT, "9 bytes, where 4294967299 were announced"),
-        (message(pb.Packet(version=3)), CODES.FAILED_PRECONDITION, "version 3"),
+        (
+            message(pb.Packet(version=VERSION + 1)),
+            CODES.FAILED_PRECONDITION,
+            f"version {VERSION + 1}",
+        ),
         (number_frame(1, relay=9), CODES.INVALID_ARGUMENT, "relay 9, which is not here"),
         (number_frame(-1), CODES.INVALID_ARGUMENT, "cannot take a frame: RuntimeError: no room"),
         (pack([(0, {"m": np.array(1)})]), CODES.INVALID_ARGUMENT, "an array 'm' of relay 0"),

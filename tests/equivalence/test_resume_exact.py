@@ -186,7 +186,10 @@ def bytes_of(run: Path) -> dict[str, bytes]:
 
 def records_of(run: Path) -> list[dict[str, Any]]:
     """All records without what a clock wrote."""
-    timed = ("wall_secs", "time/", "fleet/", "inference/", "server/")
+    timed = (
+        *("wall_secs", "eval/saved_wall_secs", "time/"),
+        *("fleet/", "inference/", "server/"),
+    )
     return [
         {key: value for key, value in record.items() if not key.startswith(timed)}
         for record in read_metrics(run / "metrics.jsonl")
