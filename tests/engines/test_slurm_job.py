@@ -233,7 +233,8 @@ def test_the_heads_node_fails_and_the_job_goes_on_elsewhere(
     p.until(lambda: (frail_run / "checkpoints" / "latest").exists(), "a checkpoint")
     node = frail.run("squeue", "-h", "-j", job, "-o", "%B")[1].strip()
     frail.kill_node(node)
-    p.until(lambda: "PENDING" in state(frail, job), f"a requeue: {state(frail, job)}")
+    requeued = f"the head's node {node} has failed: requeued"
+    p.until(lambda: requeued in log(frail_run, "host-*"), "a host to notice", timeout_secs=150)
     saved = load_checkpoint(frail_run, "latest").steps
     begins_again(frail, job)
     p.until(lambda: p.steps(frail_run) > saved, f"steps: {log(frail_run)}", timeout_secs=180)
