@@ -33,6 +33,8 @@ TRIES = 5
 FIRST_PORT, NUM_PORTS = 20_000, 12_000
 """Where heads listen, by the number of the job: below the ports that systems give away."""
 SUBMIT_SECS = 60.0
+WATCH_SECS = 30
+"""How often a host asks Slurm whether the head's node is still there."""
 _TIME = re.compile(r"\d+(:\d\d){0,2}|\d+-\d{1,2}(:\d\d){0,2}")
 _WORD = re.compile(r"[\w.,:=+@%/*-]+")
 _OPTION = re.compile(r"[a-z][a-z-]*")
@@ -191,6 +193,7 @@ class Job:
             "RANKS": str(ranks),
             "MPI": self.mpi or "none",
             "TRIES": str(TRIES),
+            "WATCH": str(WATCH_SECS),
             "REQUEUE": "true" if nodes.requeue else "false",
             "LISTEN": port if self.listen is None else shlex.quote(self.listen),
             "ONCE": "".join(f" {shlex.quote(word)}" for word in self.once),
@@ -204,8 +207,9 @@ class Job:
             "ntasks-per-node": "1",
             "output": str(self.log("\0")).replace("%", "%%").replace("\0", "%j"),
             "open-mode": "append",
-            "no-kill": None,  # a node that fails is left out
         }
+        if self.parts and not self.all_needed:
+            options["no-kill"] = None  # a node that fails is left out
         if self.mpi is not None:
             options |= {"ntasks-per-node": str(self.nodes.cpus), "cpus-per-task": "1"}
         return [
@@ -227,7 +231,7 @@ class Job:
                 f"--relative={first} --cpus-per-task={self.nodes.cpus} \\\n"
                 f"    --mpi=none --export=ALL {on_failure} --wait=0 \\\n"
                 f"    --open-mode=append --output={log} \\\n"
-                f"    bash -c 'host \"$@\"' host {words} || {missed} {part.name} &"
+                f'    bash -c \'host "$@"\' host {words} || {missed} {part.name} &\nhosts+=" $!"'
             )
             first += part.num_nodes
         return lines

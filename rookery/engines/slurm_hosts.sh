@@ -2,6 +2,10 @@
 # or whose node fails, the run goes on, or is queued again where it needs all of them.
 host() {
     local code tries=0
+    if [ "$SLURM_PROCID" -eq 0 ]; then
+        watch_head &
+        trap "kill $!" EXIT
+    fi
     while :; do
         "$PYTHON" -m rookery join --run "$RUN" --logs "$RUN/hosts/$SLURMD_NODENAME" "$@"
         code=$?
@@ -10,7 +14,21 @@ host() {
         sleep 2
     done
 }
-export -f host killed
+
+# Slurm leaves a node out that fails, the head's too: then hosts are all that is left of the job.
+watch_head() {
+    local nodes
+    while :; do
+        read -rt @WATCH@ <> <(:) # sleeps, without a process that would outlive this one
+        nodes=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N) && [ -n "$nodes" ] || continue
+        scontrol show hostnames "$nodes" | grep -qx "$HEAD_NODE" && continue
+        echo "the head's node $HEAD_NODE has failed: requeued"
+        scontrol requeue "$SLURM_JOB_ID"
+        return
+    done
+}
+export HEAD_NODE=$SLURMD_NODENAME
+export -f host killed watch_head
 missed() { say "a $1 has ended; see its log in $RUN/logs"; }
 needed() {
     missed "$1"

@@ -13,7 +13,7 @@ say() { echo "$(date '+%F %T') job $SLURM_JOB_ID: $*"; }
 killed() { [ "$1" -gt 128 ] && [ "$1" -ne 130 ] && [ "$1" -ne 143 ]; }
 
 # USR1 comes ahead of the time limit, and where a host is missed; TERM with preemption and scancel.
-ending= lead=
+ending= lead= hosts=
 stop() {
     ending=$1
     say "$1: the run ends with a checkpoint"
@@ -62,7 +62,7 @@ if [ -n "$ending" ] && [ "$code" -gt 128 ] && @REQUEUE@; then
     fi
 fi
 for _ in {1..20}; do # hosts hear that the run is over
-    jobs -r | grep -q . || break
+    kill -0 $hosts 2>/dev/null || break
     sleep 0.5
 done
 exit "$code"

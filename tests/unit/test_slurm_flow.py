@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from rookery.engines import slurm
 from rookery.engines.slurm import Job, Nodes, Part
 
 PYTHON = r"""#!/bin/bash
@@ -36,11 +37,21 @@ esac
 """
 SRUN = """#!/bin/bash
 while [ "${1#--}" != "$1" ]; do shift; done
-export SLURMD_NODENAME=n2
+export SLURMD_NODENAME=n2 SLURM_PROCID=0
 exec "$@"
 """
-SQUEUE = '#!/bin/bash\necho "${STATE:-RUNNING}"\n'
-SCONTROL = '#!/bin/bash\necho "$*" >> "$NOTES/requeued"\n'
+SQUEUE = """#!/bin/bash
+case "$*" in
+    *%N) echo "${NODES_LEFT:-n1,n2}" ;;
+    *) echo "${STATE:-RUNNING}" ;;
+esac
+"""
+SCONTROL = """#!/bin/bash
+case "$1" in
+    show) echo "${3//,/$'\\n'}" ;;
+    requeue) echo "$*" >> "$NOTES/requeued" ;;
+esac
+"""
 
 
 class Played:
@@ -63,7 +74,7 @@ class Played:
             all_needed="HOST" in environment,
         )
         (self.run / "slurm.sh").write_text(job.script())
-        own = {"NOTES": str(self.notes), "SLURM_JOB_ID": "7"} | environment
+        own = {"NOTES": str(self.notes), "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"} | environment
         self.process = subprocess.Popen(
             ["bash", str(self.run / "slurm.sh")],
             env=os.environ | own | {"PATH": f"{self.notes}:{os.environ['PATH']}"},
@@ -149,6 +160,21 @@ def test_a_head_that_fails_ends_the_job(tmp_path: Path) -> None:
     assert code == 4, said
     assert played.heads() == ["train"]
     assert not played.requeued()
+
+
+@pytest.mark.parametrize("nodes", ["n2", "n1,n2"])
+def test_hosts_requeue_a_job_whose_heads_node_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: str
+) -> None:
+    monkeypatch.setattr(slurm, "WATCH_SECS", 0.1)
+    played = Played(tmp_path, PLAY="wait", NODES_LEFT=nodes)
+    played.waits()
+    time.sleep(0.5)
+    found = played.requeued()
+    played.process.send_signal(signal.SIGUSR1)
+    _, said = played.ends()
+    assert found == (nodes == "n2"), said
+    assert ("the head's node n1 has failed: requeued" in said) == found
 
 
 def test_a_host_that_is_needed_and_ends_requeues(tmp_path: Path) -> None:
