@@ -60,7 +60,7 @@ def test_what_travels_for_them() -> None:
     for name, port in (("evaluator", "evaluation"), ("recorder", "recording")):
         node = program.node(name)
         assert [edge.port.name for _, edge in served_edges(program, node)] == [port]
-        assert [edge.port.name for _, edge in used_edges(program, node)] == ["vitals"]
+        assert [edge.port.name for _, edge, _ in used_edges(program, node)] == ["vitals"]
     acting = program.acting
     assert not list(served_edges(program, acting))
     numbers = [number for number, _ in (*served_edges(program, node), *used_edges(program, node))]
