@@ -63,7 +63,7 @@ def test_what_travels_for_them() -> None:
         assert [edge.port.name for _, edge, _ in used_edges(program, node)] == ["vitals"]
     acting = program.acting
     assert not list(served_edges(program, acting))
-    numbers = [number for number, _ in (*served_edges(program, node), *used_edges(program, node))]
+    numbers = [each[0] for each in (*served_edges(program, node), *used_edges(program, node))]
     assert len(set(numbers)) == len(numbers)
 
 
