@@ -131,7 +131,7 @@ def test_a_signal_ends_the_run_and_requeues(tmp_path: Path, signal_sent: signal.
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"SAVES": "yes", "STATE": "COMPLETING"}, "the job was cancelled; sbatch"),
+        ({"SAVES": "yes", "STATE": "COMPLETING"}, "Slurm ends the job (COMPLETING)"),
         ({}, "not requeued: nothing was saved"),
     ],
 )
