@@ -110,7 +110,6 @@ def _job(words: Words, command: str) -> tuple[Job, RunConfig]:
         command=command,
         nodes=nodes,
         parts=parts,
-        all_needed=config.joined == "some",
         mpi=mpi,
         listen=words.flags.get("listen"),
         once=("--init-from", str(Path(init_from).absolute())) if init_from else (),
@@ -167,7 +166,8 @@ def _with_hosts(
         flags=_special(words),
     )
     config, each = settings_on_nodes(what, words.flags, spread)
-    parts = [Part("host", hosts, ("--actors", str(each)))] if hosts else []
+    needed = config.joined == "some"
+    parts = [Part("host", hosts, ("--actors", str(each)), needed)] if hosts else []
     return config, parts + [Part(role, 1, ("--role", role)) for role in apart]
 
 

@@ -118,6 +118,9 @@ class Part:
     name: str
     num_nodes: int
     words: tuple[str, ...]
+    needed: bool = False
+    """Whether the run cannot go on without each of them: then the job is queued again, for others.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +135,6 @@ class Job:
     nodes: Nodes
     parts: Sequence[Part] = ()
     """Of the nodes beyond the first."""
-    all_needed: bool = False
-    """Whether the run cannot go on without each host: then the job is queued again, for others."""
     mpi: str | None = None
     """Instead of hosts, a rank for each CPU: what srun's --mpi calls their launcher."""
     listen: str | None = None
@@ -208,7 +209,7 @@ class Job:
             "output": str(self.log("\0")).replace("%", "%%").replace("\0", "%j"),
             "open-mode": "append",
         }
-        if self.parts and not self.all_needed:
+        if self.parts and not any(part.needed for part in self.parts):
             options["no-kill"] = None  # a node that fails is left out
         if self.mpi is not None:
             options |= {"ntasks-per-node": str(self.nodes.cpus), "cpus-per-task": "1"}
@@ -220,12 +221,12 @@ class Job:
     def _steps(self) -> list[str]:
         """A step for each part; Slurm itself knows which its nodes are."""
         lines, first = [], 1
-        # Where one can be missed, the step goes on without it.
-        on_failure = "--kill-on-bad-exit=1" if self.all_needed else "--no-kill --kill-on-bad-exit=0"
-        missed = "needed" if self.all_needed else "missed"
         for part in self.parts:
             log = f'"$RUN/logs/slurm-%j-{part.name}-%t.log"'
             words = shlex.join(part.words)
+            # Where one can be missed, the step goes on without it.
+            on_failure = "--kill-on-bad-exit=1" if part.needed else "--no-kill --kill-on-bad-exit=0"
+            missed = "needed" if part.needed else "missed"
             lines.append(
                 f"srun --nodes={part.num_nodes} --ntasks={part.num_nodes} --ntasks-per-node=1 "
                 f"--relative={first} --cpus-per-task={self.nodes.cpus} \\\n"

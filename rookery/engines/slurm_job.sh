@@ -51,8 +51,9 @@ done
 code=${code:-143}
 
 if [ -n "$ending" ] && [ "$code" -gt 128 ] && @REQUEUE@; then
-    if [ "$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)" != RUNNING ]; then
-        say "the job was cancelled; sbatch $RUN/slurm.sh goes on"
+    state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
+    if [ "$state" != RUNNING ]; then
+        say "Slurm ends the job ($state); unless it is queued again, sbatch $RUN/slurm.sh goes on"
     elif [ "$(newest)" = "$before" ]; then
         say "not requeued: nothing was saved since the job began; give it more --time"
     else

@@ -70,8 +70,7 @@ class Played:
             name="x",
             command="rookery slurm x",
             nodes=Nodes(nodes=2, python=str(self.notes / "python")),
-            parts=[Part("host", 1, ("--actors", "1"))],
-            all_needed="HOST" in environment,
+            parts=[Part("host", 1, ("--actors", "1"), needed="HOST" in environment)],
         )
         (self.run / "slurm.sh").write_text(job.script())
         own = {"NOTES": str(self.notes), "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"} | environment
@@ -131,7 +130,7 @@ def test_a_signal_ends_the_run_and_requeues(tmp_path: Path, signal_sent: signal.
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"SAVES": "yes", "STATE": "COMPLETING"}, "the job was cancelled; sbatch"),
+        ({"SAVES": "yes", "STATE": "COMPLETING"}, "Slurm ends the job (COMPLETING)"),
         ({}, "not requeued: nothing was saved"),
     ],
 )

@@ -127,6 +127,15 @@ def test_time_limits_are_those_of_slurm(text: str, secs: int) -> None:
     assert limit_secs(text) == secs
 
 
+def test_a_job_whose_hosts_are_all_needed_does_not_go_on_without_one(tmp_path: Path) -> None:
+    parts = [Part("host", 3, ("--actors", "12"), needed=True), Part("film", 1, ())]
+    script = understood(job(tmp_path, parts=parts).script())
+    assert "#SBATCH --no-kill" not in script
+    assert "host --actors 12 || needed host &" in script
+    assert "host  || missed film &" in script
+    assert script.count("--kill-on-bad-exit=1") == 1
+
+
 # ---- the profile -------------------------------------------------------------------------------
 
 
