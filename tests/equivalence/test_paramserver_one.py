@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import rookery
@@ -58,17 +59,25 @@ def test_one_worker_learns_what_plain_updates_learn(
     assert plain.finish.steps == sharded.finish.steps
 
 
-def test_a_checkpoint_goes_on_in_another_formation(tmp_path: Path) -> None:
-    """Its parts are those of every formation."""
-    given: dict[str, Any] = {"envs": 4, "eval": {"episodes": 0}, "quiet": True}
-    servers = {"num_servers": 2}
-    first = rookery.train(
-        "CartPole-v1", formation="paramserver", paramserver=servers, run=tmp_path / "a", steps=600,
-        **given,
-    )  # fmt: skip
-    saved = load_checkpoint(first.path, "latest")
-    assert int(saved.parts["optimizer"].arrays["step"]) == first.finish.updates * 16
-    assert saved.parts["learner"].data["updates"] == first.finish.updates
+def test_a_checkpoint_has_the_parts_of_every_formation(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"envs": 4, "steps": 600, "eval": {"episodes": 0}, "quiet": True}
+    runs = [
+        rookery.train("CartPole-v1", formation=name, run=tmp_path / name, **given)
+        for name in ("sync", "paramserver")
+    ]
+    plain, sharded = (load_checkpoint(run.path, "latest").parts for run in runs)
+    for part in ("weights", "optimizer", "learner"):
+        shapes = [
+            {name: np.shape(array) for name, array in parts[part].arrays.items()}
+            for parts in (plain, sharded)
+        ]
+        assert shapes[0] == shapes[1]
+        assert set(plain[part].data) == set(sharded[part].data)
+    assert sharded["learner"].data["updates"] == runs[1].finish.updates
+    begun = rookery.train(
+        "CartPole-v1", formation="sync", init_from=runs[1].path, run=tmp_path / "on", **given
+    )
+    assert begun.finish.steps >= 600
 
 
 @pytest.mark.slow
