@@ -333,11 +333,13 @@ class StepReceiver:
         self.receives = slot_specs(port.spec, port.num_envs, port.episode_width)
 
     def next(self) -> Arrays | None:
-        """The counts, when what the actor may put has changed."""
+        """The counts, when what the actor may put has changed and it has room for half a ring or less:
+        while it has more, nobody waits for them."""
         rings, actor = self.sink.rings, self.sink.actor
         taken = int(rings.counts[actor, TAKEN]) - self.begun
         granted = int(rings.counts[actor, GRANTED]) - self.begun
-        if (taken, granted) == self.told[:2]:
+        room = self.told[1] - (int(rings.put[actor]) - self.begun)
+        if (taken, granted) == self.told[:2] or room > rings.num_slots // 2:
             return None
         self.told = (taken, granted, int(rings.status[0]))
         return {"counts": np.array(self.told)}

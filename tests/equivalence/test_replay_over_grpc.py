@@ -38,7 +38,7 @@ class TwoHosts:
             assert edge.source == "actor"
             one = edge.port.for_one(0)
             arrays = allocate(one.layout())
-            ends[edge.key, 0] = one.client(End(arrays))
+            ends[edge.key, 0, 0] = one.client(End(arrays))
             server = edge.port.server_relay(ours.client_end(edge, 0))
             pairs.append((one.client_relay(arrays), server, edge.port.kind == "cell"))
         theirs = Wired(program, {}, wakeups, ends)

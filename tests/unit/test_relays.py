@@ -757,6 +757,29 @@ def test_a_step_whose_header_does_not_fit_is_refused(header: list[int]) -> None:
     assert source.rings.waiting(0) == 1, "what is not valid may say anything"
 
 
+def test_an_actor_with_room_is_not_told_of_each_step_that_was_taken() -> None:
+    """A message for each would cost as much as the steps themselves."""
+    hosts = Hosts(steps_port(num_slots=4), remote=[0], clients=1)
+    (source,), (sink,) = hosts.servers, hosts.clients[0]
+    sender, receiver = hosts.wires[0].pairs[0]
+    source.grant_all()
+    hosts.settle()
+    told = []
+    for number in range(8):
+        assert sink.can_put()
+        put_step(sink, number)
+        frame = sender.next()
+        assert frame is not None
+        receiver.accept(frame)
+        check_step(source, 0, number)
+        source.grant_all()
+        counts = receiver.next()
+        told.append(counts is not None)
+        if counts is not None:
+            sender.accept(counts)
+    assert told == [False, True] * 4
+
+
 def test_a_step_beyond_what_was_granted_is_refused() -> None:
     hosts = Hosts(steps_port(), remote=[0], clients=1)
     (source,), wire = hosts.servers, hosts.wires[0]
