@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -45,6 +46,10 @@ def submit(cluster: SlurmCluster, run: Path, *flags: str) -> tuple[int, str]:
 def submitted(cluster: SlurmCluster, run: Path, *flags: str) -> str:
     """The number of the job."""
     cluster.wait_until_ready()
+    if "--mpi" not in flags:  # a job of another cluster here may have the same number, and port
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            flags = (*flags, "--listen", f"0.0.0.0:{free.getsockname()[1]}")
     code, said = submit(cluster, run, *flags)
     assert code == 0, said
     job = read_slurm_job(run)
@@ -98,7 +103,7 @@ def begins_again(cluster: SlurmCluster, job: str) -> None:
 
 
 def test_hosts_join_die_come_back_and_end_with_the_run(cluster: SlurmCluster, run: Path) -> None:
-    flags = (*REPLAY, *SLOW_STEPS, "--steps", "12000", "--nodes", "3", "--cpus", "2")
+    flags = (*REPLAY, *SLOW_STEPS, "--time-limit", "35s", "--nodes", "3", "--cpus", "2")
     job = submitted(cluster, run, WORLD, *flags, "--time", "10")
     hears(run, "joined with 2 actors", times=2)
     host = p.until(lambda: joined(run, "n2"), "the host on n2")
