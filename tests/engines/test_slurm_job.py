@@ -169,13 +169,35 @@ def frail_run(tmp_path: Path, frail: SlurmCluster) -> Iterator[Path]:
 
 
 @pytest.mark.long
-def test_a_recipe_runs_to_its_score_on_four_nodes(frail: SlurmCluster, frail_run: Path) -> None:
-    flags = ("--nodes", "4", "--time", "30", "--actors", "1")
-    job = submitted(frail, frail_run, "dqn-cartpole", *flags)
+@pytest.mark.parametrize("recipe", ["dqn-cartpole", "ba3c-small"])
+def test_a_recipe_runs_to_its_score_on_four_nodes(
+    frail: SlurmCluster, frail_run: Path, recipe: str
+) -> None:
+    job = submitted(frail, frail_run, recipe, "--nodes", "4", "--time", "30", "--actors", "1")
     p.until(lambda: "JobState=COMPLETED" in state(frail, job), "its score", timeout_secs=900)
     assert json.loads((frail_run / "status.json").read_text())["state"] == "solved"
     records = read_metrics(frail_run / "metrics.jsonl")
     assert max(record.get("fleet/hosts", 0) for record in records) == 3
+
+
+@pytest.mark.long
+def test_a_worker_and_a_server_are_killed_and_the_job_goes_on(
+    frail: SlurmCluster, frail_run: Path
+) -> None:
+    flags = ("--servers", "2", "--simulators", "4", *SLOW_STEPS, "--steps", "1000000")
+    more = ("--save-every", "500", "--paramserver.patience_secs", "5", "--stop-at", "none")
+    words = (WORLD, "--algo", "a2c", "--formation", "paramserver", *flags, *more)
+    job = submitted(frail, frail_run, *words, "--nodes", "3", "--cpus", "2", "--time", "10")
+    hears(frail_run, "joined with 1 actors", times=2)
+    p.until(lambda: (frail_run / "checkpoints" / "latest").exists(), "a checkpoint")
+    host = p.until(lambda: joined(frail_run, "n2"), "the host on n2")
+    p.kill(host)
+    hears(frail_run, "joined with 1 actors", times=3)
+    p.kill(p.members(frail_run)["server-1"])
+    hears(frail_run, "goes on from what was saved last")
+    before = p.steps(frail_run)
+    p.until(lambda: p.steps(frail_run) > before + 500, f"steps: {log(frail_run)}")
+    assert "RUNNING" in state(frail, job)
 
 
 @pytest.mark.long

@@ -28,9 +28,9 @@ LEFT_OUT = r"\S+"
 
 
 def walk() -> dict[str, list[str]]:
-    """The page's commands, by the prompt of who types them."""
+    """The page's first commands, by the prompt of who types them."""
     typed = re.findall(r"^(head|node)\$ (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
-    return {who: shlex.split(line) for who, line in typed}
+    return {who: shlex.split(line) for who, line in reversed(typed)}
 
 
 def answers() -> list[str]:
