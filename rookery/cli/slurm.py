@@ -38,8 +38,8 @@ OF_FORMATIONS = {
 }
 OF_FILMS = {"record_length": "SECS: how long a film is at most (60)"}
 SWITCHES = {
-    "eval_node": "a node of its own evaluates every saved policy",
-    "record_node": "a node of its own films every saved policy",
+    "eval_node": "a node of its own evaluates saved policies",
+    "record_node": "a node of its own films saved policies",
     "no_requeue": "a job whose time is up is not queued again",
     "dry_run": "print the script and submit nothing; needs no Slurm",
 }

@@ -12,6 +12,7 @@ Slurm only starts processes, and starts them again. What they do is as under ``l
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -23,7 +24,7 @@ from importlib import resources
 from pathlib import Path
 from typing import ClassVar
 
-from rookery.carriers.tokens import given_token, token_of_run
+from rookery.carriers.tokens import VARIABLE, given_token, token_of_run
 from rookery.core.errors import UserError
 from rookery.runs.atomic import write_atomic, writing
 from rookery.runs.slurm_job import SCRIPT_NAME, SlurmJob, write_slurm_job
@@ -222,7 +223,7 @@ class Job:
         """A step for each part; Slurm itself knows which its nodes are."""
         lines, first = [], 1
         for part in self.parts:
-            log = f'"$RUN/logs/slurm-%j-{part.name}-%t.log"'
+            log = f'"${{RUN//%/%%}}/logs/slurm-%j-{part.name}-%t.log"'
             words = shlex.join(part.words)
             # Where one can be missed, the step goes on without it.
             on_failure = "--kill-on-bad-exit=1" if part.needed else "--no-kill --kill-on-bad-exit=0"
@@ -267,6 +268,8 @@ def submit(script: Path) -> str:
             stdin=subprocess.DEVNULL,
             timeout=SUBMIT_SECS,
             check=False,
+            # Jobs have the environment of who submits them; the token is in a file.
+            env={name: text for name, text in os.environ.items() if name != VARIABLE},
         )
     except subprocess.TimeoutExpired:
         raise UserError(f"sbatch did not answer within {SUBMIT_SECS:g} s; try again") from None

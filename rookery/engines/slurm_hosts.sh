@@ -9,10 +9,13 @@ host() {
     while :; do
         "$PYTHON" -m rookery join --run "$RUN" --logs "$RUN/hosts/$SLURMD_NODENAME" "$@"
         code=$?
-        killed "$code" && [ $((tries += 1)) -le @TRIES@ ] || return "$code"
+        killed "$code" && [ $((tries += 1)) -le @TRIES@ ] || break
         echo "the host on $SLURMD_NODENAME was killed (exit code $code) and begins anew"
         sleep 2
     done
+    # What its own error has ended would end so again; a node that fails says nothing.
+    [ "$code" -eq 0 ] || [ "$code" -gt 128 ] || echo "$code" >"$RUN/hosts/failed"
+    return "$code"
 }
 
 # Slurm leaves a node out that fails, the head's too: then hosts are all that is left of the job.
@@ -32,9 +35,11 @@ export -f host killed watch_head
 missed() { say "a $1 has ended; see its log in $RUN/logs"; }
 needed() {
     missed "$1"
+    [ ! -s "$RUN/hosts/failed" ] || mv "$RUN/hosts/failed" "$RUN/hosts/ends"
     kill -USR1 $$
 }
-rm -f "$RUN/address.json"
+mkdir -p "$RUN/hosts"
+rm -f "$RUN/address.json" "$RUN/hosts/failed" "$RUN/hosts/ends"
 @HOSTS@
 
 begin() {

@@ -19,6 +19,7 @@ stop() {
     say "$1: the run ends with a checkpoint"
     end_run
 }
+end_run() { :; } # nothing runs yet
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM
 
@@ -51,9 +52,13 @@ done
 code=${code:-143}
 
 if [ -n "$ending" ] && [ "$code" -gt 128 ] && @REQUEUE@; then
+    failed=$(cat "$RUN/hosts/ends" 2>/dev/null)
     state=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T)
     if [ "$state" != RUNNING ]; then
         say "Slurm ends the job ($state); unless it is queued again, sbatch $RUN/slurm.sh goes on"
+    elif [ -n "$failed" ]; then
+        say "not requeued: a host has failed with exit code $failed"
+        code=$failed
     elif [ "$(newest)" = "$before" ]; then
         say "not requeued: nothing was saved since the job began; give it more --time"
     else

@@ -20,6 +20,7 @@ from rookery.programs.memory import worker_holds
 from rookery.programs.plan import Plan
 from rookery.roles.build import build_parameter_server, build_pushing_worker, build_sharded_session
 from rookery.roles.parameter_server import METRICS, Arrivals, Rounds, Rule, kept_specs, parts_of
+from rookery.roles.pushing import REPORTED_COUNTS
 from rookery.transport.calls import CallPort
 from rookery.transport.reports import EPISODES_KEPT, ReportsPort
 from rookery.transport.shards import KeptPort, ShardPort
@@ -147,7 +148,10 @@ class Paramserver:
             plan.moments,
         )
         reports = ReportsPort(
-            plan.num_actors, 2 + len(plan.info_keys), max(EPISODES_KEPT, 2 * plan.steps_each)
+            plan.num_actors,
+            2 + len(plan.info_keys),
+            max(EPISODES_KEPT, 2 * plan.steps_each),
+            REPORTED_COUNTS,
         )
         kept = KeptPort(kept_specs(plan.num_params, config.optimizer, plan.moments))
         part = CallPort(

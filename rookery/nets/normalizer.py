@@ -38,6 +38,10 @@ class Moments:
         mean, var = row[1:].view(2, -1)
         return cls(row[0], mean.view(shape), var.view(shape))
 
+    def finite(self) -> bool:
+        """Whether they can be those of samples."""
+        return bool(torch.isfinite(self.packed()).all() and (self.var >= 0).all())
+
     def merged(self, other: Moments) -> Moments:
         """Those of both samples together (Chan et al.)."""
         count = self.count + other.count

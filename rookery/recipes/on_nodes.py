@@ -46,6 +46,8 @@ def settings_on_nodes(
     """
     alone = settings_from_flags(what, {k: v for k, v in given.items() if k not in _OF_HOSTS})
     formation, joined = alone.formation_config, alone.joined
+    if nodes.host_actors is not None and nodes.host_actors < 1:
+        raise UserError(f"--host-actors: must be at least 1, got {nodes.host_actors}")
     each = nodes.host_actors or formation.host_actors or nodes.cpus
     places = nodes.num_hosts * each
     flags = {"engine": "local"} | dict(given)
@@ -53,6 +55,8 @@ def settings_on_nodes(
         flags["hosts.leaves"] = f"[{','.join(nodes.apart)}]"
         if alone.record.episodes == 0 and "recorder" in nodes.apart:
             flags["record.episodes"] = "1"
+        if alone.eval.every_steps is None:
+            flags["eval.every_steps"] = str(alone.checkpoint.every_steps)
     if nodes.num_hosts or nodes.apart:
         if joined == "none" and nodes.num_hosts:
             raise UserError(

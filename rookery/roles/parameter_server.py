@@ -107,6 +107,8 @@ class Shard:
         self.moments = {name: RunningMoments(shape) for name, shape in moments.items()}
         self.rows = self._packed()
         """The statistics, packed."""
+        self.newer = False
+        """Whether they are newer than what was published."""
         self.sum = torch.zeros_like(optimizer.data)
         self.refused = 0
 
@@ -147,6 +149,7 @@ class Shard:
         return {name: moments.moments.packed() for name, moments in self.moments.items()}
 
     def _publish(self) -> None:
+        self.newer = False
         applied = int(self.optimizer.state["step"])
         self.server.publish(self.version, self.optimizer.data, self.rows, applied=applied)
 
@@ -155,17 +158,19 @@ class Shard:
         found, added = self.server.take(), False
         for request in found:
             for name, row in self.server.moments(request).items():
-                if row[0] > 0:
-                    mine = self.moments[name]
-                    mine.take(mine.moments.merged(Moments.unpacked(row, tuple(mine.mean.shape))))
+                mine = self.moments[name]
+                told = Moments.unpacked(row, tuple(mine.mean.shape))
+                if told.count > 0 and told.finite():
+                    mine.take(mine.moments.merged(told))
                     added = True
         if added:
-            self.rows = self._packed()
-            self._publish()
+            self.rows, self.newer = self._packed(), True
         return found
 
     def answer(self, request: Request, outcome: int) -> None:
-        """Let the worker go on with the newest weights."""
+        """Let the worker go on with the newest weights and statistics."""
+        if self.newer:
+            self._publish()
         staleness = self.version - request.version if request.pushes else 0
         steps = self.start_steps + self.server.steps()
         self.server.answer(request, outcome, staleness=staleness, steps=steps)
@@ -249,6 +254,7 @@ class Rounds:
         """Gradients of the newest weights, by worker, in the order in which they came."""
         self.patience: Patience | None = None
         self.late = 0
+        self._begun = False
 
     @property
     def waits_for(self) -> int:
@@ -288,6 +294,7 @@ class Rounds:
             self._lower()
         if len(self.there) < self.waits_for:
             return
+        self._say_if_fewer()
         enough = list(self.there.values())[: self.waits_for]
         rest = list(self.there.values())[self.waits_for :]
         self.there.clear()
@@ -296,13 +303,22 @@ class Rounds:
         for request in rest:
             self._drop(shard, request)
 
+    def _say_if_fewer(self) -> None:
+        """At the first update: workers of hosts that join may come later."""
+        if not self._begun and self.num_gradients and self.waits_for < self.num_gradients:
+            self.warn(
+                f"updates take {self.waits_for}, not {self.num_gradients}, gradients until so many "
+                "workers are there"
+            )
+        self._begun = True
+
     def _lower(self) -> None:
         """Go on with those that deliver."""
         missing, needed = sorted(self.delivering - set(self.there)), self.waits_for
         self.patience = None
         if len(self.there) >= needed:
             return
-        self.delivering = set(self.there)
+        self.delivering, self._begun = set(self.there), True
         names = ("workers " if len(missing) > 1 else "worker ") + ", ".join(map(str, missing))
         self.warn(
             f"no gradient of {names} for {self.patience_secs:g} s: updates take "

@@ -30,7 +30,7 @@ from rookery.runs.checkpoint_files import State
 from rookery.transport.reports import Reports
 from rookery.transport.shards import APPLIED, PULLED, REFUSED, Answer, ShardClient
 
-STEPS, VERSION, GRADIENTS = "steps", "version", "gradients"
+REPORTED_COUNTS = STEPS, VERSION, GRADIENTS = "steps", "version", "gradients"
 """What an update says beside its metrics: steps of the worker; steps of the first server's
 optimizer; gradients that the update pushed."""
 

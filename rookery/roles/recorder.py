@@ -102,7 +102,7 @@ class Recorder(BaseRole):
             self._warned = False
         except _StoppedError:
             return
-        except (UserError, ImportError, OSError) as error:
+        except Exception as error:  # environments draw by code of their own
             self._warn_once(error)
         finally:
             self.heartbeat.rest()

@@ -21,6 +21,7 @@ UPDATES_KEPT, EPISODES_KEPT = 1024, 4096
 """Of each worker, until they are read, many times a second."""
 MOST_METRICS = 48
 _NAMES_BYTES = 4096
+_MOST_COUNTED = 2.0**53
 
 
 class Reports:
@@ -80,6 +81,8 @@ class ReportsPort:
     episode_width: int
     episodes_kept: int | None = None
     """Of each worker; None: :data:`EPISODES_KEPT`."""
+    counts: tuple[str, ...] = ()
+    """Names of the first numbers of an update, which count something."""
 
     def traffic(self) -> tuple[int, str]:
         """One update's numbers."""
@@ -123,7 +126,7 @@ class ReportsPort:
 
     def server_relay(self, end: End) -> ReportsReceiver:
         """In the place of a worker."""
-        return ReportsReceiver(self.client(end), self.row_specs())
+        return ReportsReceiver(self.client(end), self.row_specs(), self.counts)
 
 
 _READ = {"read": ArraySpec((2,), np.dtype(np.int64))}
@@ -168,8 +171,10 @@ class ReportsSender:
 class ReportsReceiver:
     """Reports what another host's worker sent, and tells how much of it was read."""
 
-    def __init__(self, reports: Reports, specs: Mapping[str, ArraySpec]) -> None:
-        self.reports = reports
+    def __init__(
+        self, reports: Reports, specs: Mapping[str, ArraySpec], counts: tuple[str, ...]
+    ) -> None:
+        self.reports, self.counts = reports, counts
         self.rings = {"episode": reports.episodes, "update": reports.updates}
         self.begun = {name: int(ring.written[reports.worker]) for name, ring in self.rings.items()}
         self.told: list[int] = []
@@ -189,11 +194,25 @@ class ReportsReceiver:
         """Names, or a row."""
         worker = self.reports.worker
         if "names" in frame:
+            text = bytes(frame["names"]).rstrip(b"\0")
+            self._check_names(text)
             if not self.reports.written_names():
-                self.reports.set_names(bytes(frame["names"]).rstrip(b"\0"))
+                self.reports.set_names(text)
             return
+        if "update" in frame:
+            counts = frame["update"][: len(self.counts)]
+            if not ((counts >= 0) & (counts < _MOST_COUNTED)).all():
+                raise ValueError(f"counts that are none: {counts.tolist()}")
         for name, ring in self.rings.items():
             if name in frame:
                 if not ring.room(worker):
                     raise RuntimeError(f"worker-{worker} reports more than there is room for")
                 ring.push(worker, frame[name])
+
+    def _check_names(self, text: bytes) -> None:
+        """Refuse what the session could not read."""
+        names = json.loads(text)
+        known = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        begun = known and tuple(names[: len(self.counts)]) == self.counts
+        if not begun or len(names) > MOST_METRICS:
+            raise ValueError("names that are none")

@@ -470,6 +470,8 @@ class ShardReceiver:
         pushes = bool(theirs[KIND] == PUSH)
         if pushes and self.memory.waits(self.worker):
             raise RuntimeError("a gradient came before the question before it was answered")
+        if pushes and not 0 <= theirs[VERSION] <= self.memory.cell.version:
+            raise RuntimeError(f"a gradient of weights {theirs[VERSION]}, which there are not yet")
         row = self.memory.asked[self.worker]
         if theirs[STEPS] < 0 or self.begun_steps + theirs[STEPS] < row[STEPS]:
             raise RuntimeError("a worker has made less steps than before")

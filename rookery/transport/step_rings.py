@@ -333,8 +333,8 @@ class StepReceiver:
         self.receives = slot_specs(port.spec, port.num_envs, port.episode_width)
 
     def next(self) -> Arrays | None:
-        """The counts, when what the actor may put has changed and it has room for half a ring or less:
-        while it has more, nobody waits for them."""
+        """The counts, when what the actor may put has changed; while it has room for more than half
+        a ring, nobody waits for them."""
         rings, actor = self.sink.rings, self.sink.actor
         taken = int(rings.counts[actor, TAKEN]) - self.begun
         granted = int(rings.counts[actor, GRANTED]) - self.begun

@@ -156,6 +156,16 @@ def test_what_comes_at_once_beyond_the_first_is_late() -> None:
     torch.testing.assert_close(scene.weights[0], torch.full((NUM,), -1.0))
 
 
+def test_fewer_workers_than_gradients_are_told_once() -> None:
+    scene = Scene(rounds(num_gradients=5, workers=2), workers=2)
+    for _ in range(2):
+        for worker in range(2):
+            scene.push(worker, 1.0)
+        scene.turn()
+        assert [scene.outcome(worker) for worker in range(2)] == [(APPLIED, 0)] * 2
+    assert scene.said == ["updates take 2, not 5, gradients until so many workers are there"]
+
+
 def test_one_gradient_is_used_as_it_is() -> None:
     scene = Scene(rounds(workers=1), workers=1)
     gradient = torch.randn(NUM, generator=torch.Generator().manual_seed(0))

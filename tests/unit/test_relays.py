@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from rookery.transport.calls import NUM_QUESTIONS, CallPort
 from rookery.transport.queue import PUT, TAKEN, QueuePort
 from rookery.transport.reports import ReportsPort
 from rookery.transport.sample_slots import FREE, SequencesPort
-from rookery.transport.shards import APPLIED, ShardPort, ShardServer
+from rookery.transport.shards import APPLIED, VERSION, ShardPort, ShardServer
 from rookery.transport.step_rings import StepsPort
 from rookery.transport.vitals import VitalsPort
 from rookery.transport.weights import WeightsPort
@@ -1031,6 +1032,32 @@ def test_a_newcomers_reports_wait_for_room_behind_those_that_are_there(
     assert reported(session)[0] == [4.0, 5.0]
 
 
+@pytest.mark.parametrize(
+    ("frame", "said"),
+    [
+        ({"names": b'["steps", "train/loss"]'}, None),
+        ({"names": b'["train/loss"]'}, "names that are none"),
+        ({"names": b'"steps"'}, "names that are none"),
+        ({"names": b'["steps", 1]'}, "names that are none"),
+        ({"names": b"[steps"}, "Expecting value"),
+        ({"update": [8.0, np.nan]}, None),
+        ({"update": [np.nan, 0.0]}, "counts that are none"),
+        ({"update": [-1.0, 0.0]}, "counts that are none"),
+        ({"update": [np.inf, 0.0]}, "counts that are none"),
+    ],
+)
+def test_reports_that_the_session_could_not_count_are_refused(frame: Any, said: str | None) -> None:
+    port = ReportsPort(1, 2, counts=("steps",))
+    relay = port.server_relay(End(allocate(port.layout())))
+    ((name, value),) = frame.items()
+    spec = port.row_specs()[name]
+    array = np.zeros(spec.shape, spec.dtype)
+    given = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.array(value)
+    array[: len(given)] = given
+    with pytest.raises(ValueError, match=said) if said else nullcontext():
+        relay.accept({name: array})
+
+
 # --- shards --------------------------------------------------------------------------------------
 
 WIDE = 7
@@ -1167,3 +1194,25 @@ def test_a_gradient_before_an_answer_is_refused() -> None:
     client.push(torch.ones(WIDE), lr=0.1, weight=1.0)
     with pytest.raises(RuntimeError, match="before the question before it was answered"):
         hosts.settle()
+
+
+def test_a_gradient_of_weights_that_are_not_there_yet_is_refused() -> None:
+    hosts = Hosts(shard_port(), remote=[0])
+    adder = Adder(hosts.servers[0])
+    (client,) = hosts.clients[0]
+    client.of_length(WIDE)
+    hosts.settle()
+    client.pull()
+    hosts.settle()
+    adder.turn()
+    hosts.settle()
+    assert client.take(torch.zeros(WIDE)) is not None
+    client.push(torch.ones(WIDE), lr=0.1, weight=1.0)
+    sender, receiver = hosts.wires[0].pairs[0]
+    frame = sender.next()
+    assert frame is not None
+    late = {name: np.array(array) for name, array in frame.items()}
+    late["asked"][VERSION] = adder.version + 1
+    with pytest.raises(RuntimeError, match="a gradient of weights 1, which there are not yet"):
+        receiver.accept(late)
+    receiver.accept(frame)

@@ -176,14 +176,18 @@ def test_hosts_requeue_a_job_whose_heads_node_has_failed(
     assert ("the head's node n1 has failed: requeued" in said) == found
 
 
-def test_a_host_that_is_needed_and_ends_requeues(tmp_path: Path) -> None:
-    played = Played(tmp_path, PLAY="wait", SAVES="yes", HOST="2")
+@pytest.mark.parametrize(("host", "code"), [("143", 143), ("3", 3)])
+def test_a_host_that_is_needed_and_ends_requeues_unless_it_has_failed(
+    tmp_path: Path, host: str, code: int
+) -> None:
+    played = Played(tmp_path, PLAY="wait", SAVES="yes", HOST=host)
     played.waits()
-    (played.notes / "over").touch()  # the host ends with code 2
-    code, said = played.ends()
-    assert code == 143, said
+    (played.notes / "over").touch()  # the host ends
+    found, said = played.ends()
+    assert found == code, said
     assert "a host has ended; see its log" in said
-    assert played.requeued()
+    assert played.requeued() == (host == "143")
+    assert ("not requeued: a host has failed with exit code 3" in said) == (host == "3")
 
 
 @pytest.mark.parametrize(("which", "code"), [("PROBE", 3), ("CHECK", 2)])

@@ -254,6 +254,7 @@ def test_roles_have_nodes_of_their_own() -> None:
         config, _ = settings_on_nodes("cartpole", {"formation": formation}, apart)
         assert config.hosts.leaves == ("evaluator", "recorder")
         assert config.record.episodes == 1
+        assert config.eval.every_steps == config.checkpoint.every_steps
         assert config.num_places == 0
 
 
