@@ -31,6 +31,11 @@ class Films:
         """Whether a film is being made, or waits."""
         return self.asked is not None or self.waiting is not None
 
+    @property
+    def due(self) -> int | None:
+        """The newest checkpoint of which there is no film yet that was wanted."""
+        return self.waiting if self.waiting is not None else self.asked
+
     def want(self, steps: int) -> None:
         """Film the checkpoint of ``steps``, in the place of one that still waits."""
         if self.waiting is not None:

@@ -462,6 +462,7 @@ class Session:
             "unconfirmed_at": self.unconfirmed_at,
             "reached_at": self.reached_at,
             "films": self.films.made,
+            "film_due": self.films.due,
         }
         return State({}, data)
 
@@ -480,6 +481,11 @@ class Session:
         self.unconfirmed_at = data["unconfirmed_at"]
         self.reached_at = data["reached_at"]
         self.films.made = data.get("films", 0)
+        if (due := data.get("film_due")) in there:
+            if self.run.film_path(due).exists():
+                self.films.made, self.films.newest = self.films.made + 1, due
+            else:
+                self.films.want(due)
         self._last_log = (steps, time.monotonic())
         for waiting in self.pending:
             self.store.protect(waiting)

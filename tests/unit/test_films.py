@@ -138,6 +138,18 @@ def test_each_evaluated_policy_is_filmed_where_it_was_saved(
     assert json.loads(capsys.readouterr().out)[0]["films"] == 3
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_who_goes_on_makes_a_film_that_was_due(tmp_path: Path, there: bool) -> None:
+    run = train(tmp_path / "run")
+    last, before = run.films()[-1], run.films()[-1].stat().st_mtime_ns
+    if not there:
+        last.unlink()
+    rookery.resume(run.path, steps=128, quiet=True)
+    assert [path.stem.lstrip("0") for path in run.films()] == ["32", "64", "96", "128"]
+    assert (last.stat().st_mtime_ns == before) == there
+    assert told(run)[-1]["record/films"] == 4
+
+
 def test_films_change_nothing_that_is_learned(tmp_path: Path) -> None:
     def learned(path: Path, **more: Any) -> Any:
         run = train(path, **more)
