@@ -16,7 +16,6 @@ from rookery.carriers.tls import Tls
 from rookery.carriers.wire import Frames
 from rookery.core.hosts import Assignment, HostStatus, Orders, Refused, Registration
 from rookery.core.ports import Relay
-from rookery.core.spec import Arrays
 
 TOKEN = "a-token-that-only-tests-know"
 SECS = 30.0
@@ -57,9 +56,9 @@ class CountingPump(Pump):
         self.looks += not found
         return found
 
-    def accept(self, number: int, arrays: Arrays) -> None:
-        super().accept(number, arrays)
-        self.got += 1
+    def accept(self, frames: Frames) -> None:
+        super().accept(frames)
+        self.got += len(frames)
 
     def still(self) -> contextlib.AbstractContextManager[Any]:
         """Nothing passes meanwhile."""

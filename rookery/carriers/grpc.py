@@ -335,8 +335,7 @@ class _Served:
         pump, reader = self.pump, Reader(self.pump.receives)
         try:
             for data in requests:
-                for number, arrays in reader.frames(data):
-                    pump.accept(number, arrays)
+                pump.accept(reader.frames(data))
             ending = (grpc.StatusCode.OK, "the host has ended it")
         except Exception as error:
             ending = _status(error)
@@ -699,8 +698,7 @@ class HostExchange:
         try:
             for data in self._call:
                 frames = reader.frames(data)
-                for number, arrays in frames:
-                    self.pump.accept(number, arrays)
+                self.pump.accept(frames)
                 if not frames:
                     self._has_state.set()
         except grpc.RpcError as error:

@@ -18,7 +18,6 @@ import numpy as np
 
 from rookery.carriers.wire import PACKET_BYTES, Frames, Specs, WireError
 from rookery.core.ports import Relay, Wakeup
-from rookery.core.spec import Arrays
 from rookery.transport.eventfd import EventFd
 
 LOOK_SECS = 0.5
@@ -39,8 +38,7 @@ class Pump:
                 send(message)
 
         for message in received:                     # the receiving thread
-            for number, arrays in unpack(message, pump.receives):
-                pump.accept(number, arrays)
+            pump.accept(unpack(message, pump.receives))
     """
 
     def __init__(self, wakeups: Sequence[EventFd] = ()) -> None:
@@ -134,20 +132,24 @@ class Pump:
 
     # ---- the receiving thread --------------------------------------------------------------------
 
-    def accept(self, number: int, arrays: Arrays) -> None:
-        """A frame for the relay of this number; :class:`WireError` if it cannot take it."""
+    def accept(self, frames: Frames) -> None:
+        """Frames for the relays of their numbers, which came together; :class:`WireError` if one
+        cannot be taken. Who waits for them is woken once, when all are there."""
         with self._lock:
             if self.closed:
                 return
-            try:
-                self._relays[number].accept(arrays)
-            except Exception as error:
-                kind = type(self._relays.get(number)).__name__
-                raise WireError(
-                    f"relay {number} ({kind}) cannot take a frame: {type(error).__name__}: {error}"
-                ) from error
-        for wake in self._wakes[number]:
-            wake.notify()
+            for number, arrays in frames:
+                try:
+                    self._relays[number].accept(arrays)
+                except Exception as error:
+                    kind = type(self._relays.get(number)).__name__
+                    raise WireError(
+                        f"relay {number} ({kind}) cannot take a frame: "
+                        f"{type(error).__name__}: {error}"
+                    ) from error
+        for number in dict.fromkeys(number for number, _ in frames):
+            for wake in self._wakes[number]:
+                wake.notify()
         self._own.notify()  # there may be an answer
 
     # ---- any thread ------------------------------------------------------------------------------

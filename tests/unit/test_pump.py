@@ -154,7 +154,7 @@ def test_what_comes_is_accepted_and_who_waits_is_woken(wakeup: EventFd) -> None:
     pump.add(0, relay, first=False, wakes=[wakeup])
     pump.add(1, Numbers(), first=False)
     assert set(pump.receives) == set(pump.sends) == {0, 1}
-    pump.accept(0, {"n": np.array(3)})
+    pump.accept([(0, {"n": np.array(3)})])
     assert relay.told == [3]
     begun = time.monotonic()
     wakeup.wait(30.0)
@@ -172,7 +172,7 @@ def test_an_answer_is_sent_at_once() -> None:
         relay.pending.append(9)
 
     relay.accept = answer  # type: ignore[method-assign]
-    thread = soon(lambda: pump.accept(0, {"n": np.array(3)}))
+    thread = soon(lambda: pump.accept([(0, {"n": np.array(3)})]))
     begun = time.monotonic()
     assert taken(pump, 30.0) == [(0, 9)]
     assert time.monotonic() - begun < LOOK_SECS
@@ -193,8 +193,8 @@ def test_a_frame_that_a_relay_cannot_take_is_an_error(
     pump = Pump()
     pump.add(0, Numbers(), first=False)
     with pytest.raises(WireError, match=message):
-        pump.accept(number, frame)
-    pump.accept(0, {"n": np.array(1)})
+        pump.accept([(number, frame)])
+    pump.accept([(0, {"n": np.array(1)})])
 
 
 def test_closing_wakes_who_takes_and_touches_no_relay_any_more() -> None:
@@ -209,7 +209,7 @@ def test_closing_wakes_who_takes_and_touches_no_relay_any_more() -> None:
     thread.join()
     relay.pending.append(1)
     assert taken(pump, 30.0) == []
-    pump.accept(0, {"n": np.array(3)})
+    pump.accept([(0, {"n": np.array(3)})])
     pump.close("again")
     assert (relay.pending, relay.told, closings) == ([1], [], ["the lease is over"])
 
@@ -249,7 +249,7 @@ def test_two_threads_that_send_and_receive_lose_nothing() -> None:
     thread = threading.Thread(target=send)
     thread.start()
     for value in range(num):
-        pump.accept(value % 4, {"n": np.array(value)})
+        pump.accept([(value % 4, {"n": np.array(value)})])
     pump.finish()
     thread.join(30.0)
     assert heard == {number: list(range(number, num, 4)) for number in range(4)}
