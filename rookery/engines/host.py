@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from rookery.carriers.pump import Pump
 from rookery.carriers.tokens import FILE_NAME, given_token, read_token
-from rookery.core.errors import UserError
+from rookery.core.errors import RunFailed, UserError
 from rookery.core.hosts import (
     Assignment,
     HostStatus,
@@ -460,6 +460,10 @@ class _Part:
         _LOG.warning("%s: %s; replaced", process.name, cause)
         assert self.supervisor is not None
         self.supervisor.replace(process)
+
+    def gave_up(self, process: Process, why: str) -> None:
+        """So does the host; others may join."""
+        raise RunFailed(f"{why}; {self.how_to_go_on()}")
 
     def go_back(self, why: str) -> None:
         """All here begin anew, in another session."""

@@ -11,7 +11,7 @@ import logging
 import os
 from typing import Any
 
-from rookery.core.errors import StopRun
+from rookery.core.errors import RunFailed, StopRun
 from rookery.core.spec import Array
 from rookery.engines.engine import Finish, Job
 from rookery.engines.fleet import Fleet, Process
@@ -235,6 +235,14 @@ class _Driver:
         _LOG.warning("%s: %s; replaced", process.name, cause)
         self.fleet.tell(self.owner, "restarts", number=self.supervisor.restarts)
         self.supervisor.replace(process)
+
+    def gave_up(self, process: Process, why: str) -> None:
+        """The run ends, or goes on without one that it can miss."""
+        if process.node.needed:
+            raise RunFailed(f"{why}; {self.how_to_go_on()}")
+        _LOG.warning("%s; the run goes on without it", why)
+        self.fleet.kill(process)
+        self.fleet.processes.remove(process)
 
     def go_back(self, why: str) -> None:
         """Everyone anew, with fresh memory: nothing half-written by the dead is read."""

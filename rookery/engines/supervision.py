@@ -40,6 +40,10 @@ class Keeper(Protocol):
         """A process ended by a signal, or its environment failed and may begin anew."""
         ...
 
+    def gave_up(self, process: Process, why: str) -> None:
+        """A process has died too often to be replaced again."""
+        ...
+
     def go_back(self, why: str) -> None:
         """What was shared is lost or half written."""
         ...
@@ -173,8 +177,11 @@ class Supervisor:
                 )
         else:
             cause = describe_exit(code)
-        self.spend(process.name, cause, log)
-        self.keeper.died(process, cause)
+        why = self._too_often(process.name, cause, log)
+        if why is None:
+            self.keeper.died(process, cause)
+        else:
+            self.keeper.gave_up(process, why)
 
     def _without_fork_server(self, code: int) -> None:
         """Without it nobody lives, so all begin anew."""
@@ -189,14 +196,20 @@ class Supervisor:
 
     def spend(self, name: str, cause: str, log: str | None = None) -> None:
         """Count a death, and give up after too many."""
-        if not self.budget.allow(name):
-            limit = self.config.supervise
-            raise RunFailed(
-                f"{name} ended more than {limit.max_restarts} times in "
-                f"{limit.window_secs:g} s (last: {cause}); {self.keeper.how_to_go_on()} "
-                f"(log: {log or self.fleet.run.logs})"
-            )
-        self.restarts += 1
+        why = self._too_often(name, cause, log or str(self.fleet.run.logs))
+        if why is not None:
+            raise RunFailed(f"{why}; {self.keeper.how_to_go_on()}")
+
+    def _too_often(self, name: str, cause: str, log: str) -> str | None:
+        """Count a death; what to say if there were too many."""
+        if self.budget.allow(name):
+            self.restarts += 1
+            return None
+        limit = self.config.supervise
+        return (
+            f"{name} ended more than {limit.max_restarts} times in {limit.window_secs:g} s "
+            f"(last: {cause}; log: {log})"
+        )
 
     def log_of(self, process: Process) -> str:
         """Where a process writes what it prints."""

@@ -62,6 +62,7 @@ def _looking(plan: Plan) -> Iterator[tuple[Node, CallPort]]:
                 busy=False,
                 may_join=True,
                 reads_run=True,
+                needed=False,
                 about=f"films {episodes} episode{'s' * (episodes > 1)} of each saved policy",
             ),
             CallPort(

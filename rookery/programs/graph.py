@@ -66,6 +66,8 @@ class Node:
     on_death: Literal["replace", "rewind"] = "replace"
     """A replica that was killed is replaced alone; or all go back to the last checkpoint, because
     what it shared may be half written."""
+    needed: bool = True
+    """Whether a run ends when a replica has died too often; False: it goes on without."""
     stands_for_hosts: bool = False
     """Whether it is no role but the gateway, which stands for the actors of hosts that join."""
     may_join: bool = False

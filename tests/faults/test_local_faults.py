@@ -76,6 +76,23 @@ def test_actor_killed_too_often_stops_the_run(run: Path) -> None:
     assert not p.everyone(run)
 
 
+def test_a_recorder_killed_too_often_is_missed_and_the_run_goes_on(run: Path) -> None:
+    process = trained(
+        run, "--steps", "6000", "--supervise.max_restarts", "1", "--record.episodes", "1",
+        "--record.wait_secs", "1",
+    )  # fmt: skip
+    for _ in range(2):
+        pid = p.until(lambda: p.members(run).get("recorder-0"), "recorder-0")
+        p.kill(pid)
+        p.until(lambda pid=pid: p.members(run).get("recorder-0") != pid, "its end")
+    code, errors = finish(process)
+    assert code == 0, errors
+    assert "recorder-0 ended more than 1 times" in errors
+    assert "the run goes on without it" in errors
+    assert list(p.records(run))[-1]["steps"] >= 5900
+    assert not p.everyone(run)
+
+
 def test_killed_learner_goes_on_from_its_checkpoint(run: Path) -> None:
     process = trained(run, "--steps", "3000")
     p.kill(p.members(run)["learner-0"])
