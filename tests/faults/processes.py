@@ -44,19 +44,29 @@ def everyone(run: Path) -> dict[str, int]:
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            title = _title(entry)
-            if title.startswith("rookery ") and title.endswith(f" {run.name}"):
-                found[title.split()[1]] = int(entry.name)
+            said = title(int(entry.name))
+            if said.startswith("rookery ") and said.endswith(f" {run.name}"):
+                found[said.split()[1]] = int(entry.name)
     return found
 
 
-def _title(entry: Path) -> str:
+def title(pid: int | None) -> str:
+    """What a process calls itself; nothing if it is gone."""
+    entry = Path(f"/proc/{pid}")
     try:
         if "State:\tZ" in (entry / "status").read_text():
             return ""
         return (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
     except (OSError, ProcessLookupError):
         return ""
+
+
+def parent(pid: int) -> int | None:
+    """Who has started a process; None if that is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ProcessLookupError):
+        return None
 
 
 def until(condition: Callable[[], Any], what: str, timeout_secs: float = PATIENCE_SECS) -> Any:
