@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -47,6 +49,23 @@ class SleepingCartPole(CartPoleEnv):
 def make_cartpole(step_secs: float = 5e-4) -> gym.Env[Any, Any]:
     """CartPole-v1 that takes its time: long enough for hosts to join."""
     return TimeLimit(SleepingCartPole(step_secs), 500)
+
+
+class OneSlowEnv(SleepingEnv):
+    """Of all that are given the same ``claim``, a file, the one that makes it sleeps ``slower``
+    times as long."""
+
+    def __init__(self, claim: str, slower: float = 10.0, step_secs: float = 0.02) -> None:
+        super().__init__(step_secs)
+        self.claim, self.slower = Path(claim), slower
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.slower != 1.0:  # not when it is made: whoever looks at its spaces never steps
+            with contextlib.suppress(FileExistsError):
+                self.claim.touch(exist_ok=False)
+                self.step_secs *= self.slower
+            self.slower = 1.0
+        return super().step(action)
 
 
 def make_env(step_secs: float = 0.02) -> SleepingEnv:
