@@ -168,12 +168,12 @@ def desk(tmp_path: Path, first_run: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-def on_three_ranks(given: list[str]) -> None:
-    """An MPI job of a page, made smaller, on this host; two environments for each that acts."""
-    given = [*given, *(["--envs", "6"] if given[0] == "train" else [])]
+def on_four_ranks(given: list[str]) -> None:
+    """An MPI job of a page, made smaller, on this host: as many as every formation needs."""
+    given = [*given, *(["--envs", "12"] if given[0] == "train" else [])]
     mpiexec = str(Path(sys.executable).parent / "mpiexec")
     done = subprocess.run(
-        [mpiexec, "-n", "3", sys.executable, "-m", "rookery", *given],
+        [mpiexec, "-n", "4", sys.executable, "-m", "rookery", *given],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -206,7 +206,7 @@ def test_every_command_of_a_page_runs(
         if given[0] == "train" and where:
             shutil.rmtree(desk / where, ignore_errors=True)  # pages begin the same run again
         if launched:
-            on_three_ranks(given)
+            on_four_ranks(given)
             continue
         code = main(given)
         assert code == 0, f"{shlex.join(words)}\nas {shlex.join(given)}\n{capfd.readouterr().err}"
