@@ -99,7 +99,7 @@ def begins_again(cluster: SlurmCluster, job: str) -> None:
         cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
         return "JobState=RUNNING" in state(cluster, job) and "Restarts=0" not in state(cluster, job)
 
-    p.until(begun, "the job to begin again")
+    p.until(begun, "the job to begin again", timeout_secs=2 * p.PATIENCE_SECS)
 
 
 def test_hosts_join_die_come_back_and_end_with_the_run(cluster: SlurmCluster, run: Path) -> None:
