@@ -27,7 +27,9 @@ import grpc
 import numpy as np
 
 from rookery.carriers import wire
-from rookery.carriers.grpc import HeadServer, HostClient, Limits
+from rookery.carriers.grpc import Limits
+from rookery.carriers.grpc_head import HeadServer
+from rookery.carriers.grpc_host import HostClient
 from rookery.carriers.pump import Pump
 from rookery.core.hosts import Assignment, HostStatus, Orders, Registration
 from rookery.core.ports import End

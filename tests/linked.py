@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import rookery
-from rookery.carriers.grpc import HeadServer, HostClient, HostExchange, Limits
+from rookery.carriers.grpc import Limits
+from rookery.carriers.grpc_head import HeadServer
+from rookery.carriers.grpc_host import HostClient, HostExchange
 from rookery.carriers.pump import Pump
 from rookery.carriers.tls import Tls
 from rookery.carriers.wire import Frames
@@ -73,7 +75,7 @@ class CountingPump(Pump):
 
 
 class Office:
-    """A :class:`~rookery.carriers.grpc.Desk` that writes down what it was asked."""
+    """A :class:`~rookery.carriers.grpc_head.Desk` that writes down what it was asked."""
 
     def __init__(self) -> None:
         self.registered: list[Registration] = []

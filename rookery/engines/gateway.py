@@ -43,7 +43,7 @@ from rookery.transport.control import Control
 from rookery.transport.vitals import VitalsWriter
 
 if TYPE_CHECKING:
-    from rookery.carriers.grpc import HeadServer
+    from rookery.carriers.grpc_head import HeadServer
 
 _LOG = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Session:
 
 
 class Reception:
-    """Gives places to hosts and takes them back: the :class:`~rookery.carriers.grpc.Desk`.
+    """Gives places to hosts and takes them back: the :class:`~rookery.carriers.grpc_head.Desk`.
 
     Its methods are called by the threads of the server.
     """
@@ -340,7 +340,7 @@ def stand_for_hosts(
 
 def check_listening(config: RunConfig) -> None:
     """Refuse an address, a certificate or an installation that cannot be used, before a run is."""
-    import rookery.carriers.grpc  # noqa: F401  the extra may be missing
+    import rookery.carriers.grpc_head  # noqa: F401  the extra may be missing
 
     hosts = config.hosts
     assert hosts.listen is not None
@@ -376,7 +376,8 @@ def _listening(
 ) -> Iterator[HeadServer]:
     """The server, its address in the run directory, and, where it listens ``anew``, the line by
     which hosts join it."""
-    from rookery.carriers.grpc import HeadServer, Limits
+    from rookery.carriers.grpc import Limits
+    from rookery.carriers.grpc_head import HeadServer
 
     listen = plan.config.hosts.listen
     assert listen is not None

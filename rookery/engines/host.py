@@ -79,7 +79,7 @@ class Exchange(Protocol):
 
 
 class Link(Protocol):
-    """The way to the head; :class:`~rookery.carriers.grpc.HostClient` is one."""
+    """The way to the head; :class:`~rookery.carriers.grpc_host.HostClient` is one."""
 
     def register(self, registration: Registration) -> Assignment:
         """Ask for places."""
@@ -113,7 +113,8 @@ class Way:
 
     def dial(self) -> Link:
         """A new connection."""
-        from rookery.carriers.grpc import HostClient, Limits
+        from rookery.carriers.grpc import Limits
+        from rookery.carriers.grpc_host import HostClient
 
         return HostClient(
             self.address,

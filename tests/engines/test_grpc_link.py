@@ -19,9 +19,11 @@ import numpy as np
 import pytest
 
 import rookery
-from rookery.carriers import grpc as link_module
+from rookery.carriers import grpc_head as link_module
 from rookery.carriers import wire_pb2 as pb
-from rookery.carriers.grpc import HeadServer, HostClient, Limits, Refusals
+from rookery.carriers.grpc import Limits
+from rookery.carriers.grpc_head import HeadServer, Refusals
+from rookery.carriers.grpc_host import HostClient
 from rookery.carriers.pump import Pump
 from rookery.carriers.tls import from_files, self_signed
 from rookery.carriers.wire import VERSION, pack

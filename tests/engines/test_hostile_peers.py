@@ -15,7 +15,7 @@ import grpc
 import numpy as np
 import pytest
 
-from rookery.carriers.grpc import HostClient
+from rookery.carriers.grpc_host import HostClient
 from rookery.carriers.wire import Frames, pack
 from rookery.core.hosts import HostStatus
 from rookery.core.spec import ArraySpec
