@@ -32,7 +32,7 @@ from rookery.transport.step_rings import StepsPort
 from rookery.transport.vitals import VitalsPort
 from rookery.transport.weights import WeightsPort
 from tests.linked import Head, Link
-from tests.unit.test_relays import Hosts
+from tests.relayed import Hosts
 
 CLIENTS, ENVS, WIDTH = 3, 4, 3
 FLOAT, INT, BYTE, BOOL = (np.dtype(name) for name in ("f4", "i8", "u1", "?"))

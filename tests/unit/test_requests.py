@@ -17,7 +17,7 @@ from rookery.transport.eventfd import EventFd
 from rookery.transport.requests import RequestClient, RequestServer, RequestsPort, Seat
 from rookery.transport.several import Several
 from rookery.transport.step_rings import StepsPort
-from tests.unit.test_relays import STEP, Hosts
+from tests.relayed import STEP, Hosts
 
 ACTORS, PARTS, ENVS = 3, 2, 2
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int64)
