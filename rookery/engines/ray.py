@@ -1,9 +1,9 @@
 """Engine ``ray``: head and hosts as actors of a Ray cluster, which starts them again where there is
 room.
 
-Ray only places processes. The head is engine ``local`` with a gateway, hosts join it, and experience
-travels by the same link as between any machines. The driver asks for room, hears what happens and
-ends it all; nothing outlives it.
+Ray only places processes. The head is engine ``local`` with a gateway, hosts join it, and
+experience travels by the same link as between any machines. The driver asks for room, hears what
+happens and ends it all; nothing outlives it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from rookery.core.hosts import Probe
 from rookery.engines.engine import Finish, Job
 from rookery.engines.interrupt import Interrupt
 from rookery.engines.local import newest_name
+from rookery.engines.ray_actors import HOSTS, Head, Host
 from rookery.engines.ray_bundles import Asked, Bundle, asked_of, in_words, shortage, together
 from rookery.engines.ray_cluster import Cluster, check_answers, connected, node_name
 from rookery.recipes.on_nodes import at_head_of
@@ -53,9 +54,11 @@ def run(job: Job) -> Finish:
         return together(asked_of(config, at_head=at_head, node_cpus=()).all()).get("CPU", 1.0)
 
     job.callbacks.tell_stage(starting("Ray"))
+    hosts = job.run.path / HOSTS
+    hosts.mkdir(exist_ok=True)
     with (
         connected(config.ray, cpus) as cluster,
-        probe_in(job.run.path) as probe,
+        probe_in(hosts) as probe,
         job.interrupt as interrupt,
     ):
         asked = asked_of(config, at_head=at_head, node_cpus=cluster.node_cpus())
@@ -92,6 +95,7 @@ def _order(job: Job, probe: Probe) -> dict[str, Any]:
         "wanted": [name for name, callback in wanted.items() if callback is not None],
         "probe": asdict(probe),
         "driver": node_name(),
+        "ip": ray.util.get_node_ip_address(),
         "versions": versions_here(),
     }
 
@@ -156,8 +160,6 @@ class _Driver:
 
     def launch(self) -> None:
         """Start the head and the hosts; those that are not needed come when there is room."""
-        from rookery.engines.ray_actors import Head, Host
-
         self.head = self._actor(Head, self.asked.head, 0, self.order)
         self.head_done = _for_life(self.head)
         for number, host in enumerate(self.asked.hosts):

@@ -1,4 +1,4 @@
-"""What a run asks of a Ray cluster, in Ray's terms: bundles of resources. Nothing of Ray is imported.
+"""What a run asks of a Ray cluster, in bundles of resources; nothing of Ray is imported here.
 
 ::
 

@@ -103,7 +103,7 @@ def _own_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray prints who died to standard output, in the midst of the live view; the run says it too."""
+    """Ray prints who died to standard output, amid the live view; the run says it too."""
     from ray._private import worker
 
     before = vars(worker).get("_worker_logs_enabled", True)

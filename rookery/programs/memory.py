@@ -121,7 +121,8 @@ def _processes(plan: Plan, program: Program) -> Iterator[Held]:
     replicas = sum(node.replicas for node in program.nodes)
     idle = sum(node.replicas for node in program.nodes if not node.busy)
     # A driver and a fork server at least; of ranks, who is not busy sits with another.
-    number = {"inline": 1, "local": replicas + 2, "ray": replicas + 3}.get(config.engine, replicas - idle)
+    known = {"inline": 1, "local": replicas + 2, "ray": replicas + 3}
+    number = known.get(config.engine, replicas - idle)
     yield Held("processes", number * PROCESS_BYTES)
     evaluated = config.eval.num_envs if config.eval.episodes else 0
     each = GAME_BYTES if may_be_game(env.id) else ENV_BYTES

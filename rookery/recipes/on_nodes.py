@@ -73,8 +73,7 @@ def settings_on_nodes(
 
 
 def at_head_of(config: RunConfig, wanted: int | None = None) -> int:
-    """How many act beside the learner: ``wanted``, or as few as can be, since hosts bring the rest.
-    """
+    """How many act beside the learner: ``wanted``, or as few as can be; hosts bring the rest."""
     formation = config.formation_config
     if config.joined == "none":
         return formation.num_actors

@@ -1,0 +1,246 @@
+"""Engine ``ray`` on a real Ray: runs learn, lose processes, actors and nodes, and end cleanly."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookery.runs.metrics import read_metrics
+from tests.engines.test_hosts import ASYNC, REPLAY, SLOW_STEPS, SYNC, WORLD
+from tests.faults import processes as p
+from tests.faults.counted import accounted
+from tests.forks import forked
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+RECOVERY_SECS = 30.0
+SERVERS = ("--formation", "paramserver", "--paramserver.num_servers", "2")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A Ray of two nodes on this machine, for all tests of this module."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 4, "resources": {"first": 1}, "include_dashboard": False}
+    running = Cluster(initialize_head=True, head_node_args=head)
+    running.add_node(num_cpus=4, resources={"second": 1})
+    yield running
+    running.shutdown()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / p.own_name()
+    yield path
+    while STARTED:  # those of a test that has failed
+        process = STARTED.pop()
+        process.kill()
+        process.wait()
+    p.until(lambda: not of_run(path), "everybody to end", timeout_secs=30)
+
+
+STARTED: list[subprocess.Popen[str]] = []
+
+
+class Train:
+    """``rookery train --engine ray`` in the background."""
+
+    def __init__(self, cluster: Any, run: Path, *flags: str, what: str = WORLD) -> None:
+        self.run, self.log = run, run.with_suffix(".log")
+        words = ("train", what) if what != "resume" else ("resume", str(run))
+        where = ("--run", str(run), "--address", cluster.address) if what != "resume" else ()
+        engine = ("--engine", "ray", "--plain")
+        with self.log.open("a") as log:
+            self.process = forked(
+                *words, *engine, *where, *flags, cwd=p.ROOT, stderr=log, start_new_session=True
+            )
+        STARTED.append(self.process)
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def hears(self, words: str, times: int = 1, secs: float = p.PATIENCE_SECS) -> None:
+        deadline = time.monotonic() + secs
+        while self.said().count(words) < times:
+            assert time.monotonic() < deadline, f"no '{words}' in\n{self.said()}"
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.1)
+
+    def ends(self, code: int = 0, secs: float = p.PATIENCE_SECS) -> str:
+        try:
+            self.process.wait(secs)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self.said()) from None
+        assert self.process.returncode == code, self.said()
+        return self.said()
+
+    def trains_on(self, steps: int = 200) -> None:
+        """Until it has made so many steps more."""
+        before = p.steps(self.run)
+        deadline = time.monotonic() + p.PATIENCE_SECS
+        while p.steps(self.run) < before + steps:
+            assert time.monotonic() < deadline, f"{p.steps(self.run)} steps\n{self.said()}"
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.1)
+
+
+def of_run(run: Path) -> dict[str, int]:
+    """All processes that the run's Ray actors have started, by ``learner-0`` or ``0/actor-1``."""
+    found = dict(p.everyone(run))
+    for number in range(8):
+        host = run.with_name(f"{run.name}-host-{number}")
+        found |= {f"{number}/{name}": pid for name, pid in p.everyone(host).items()}
+    return found
+
+
+def ray_actor(run: Path, prefix: str = "") -> int:
+    """The process of the Ray actor of the head, or of the host called ``0/``."""
+    server = p.until(lambda: of_run(run).get(f"{prefix}fork-server"), "a fork server")
+    return int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+BRIEF = ("async", "allreduce")
+"""Of `make test`; the others are started by other tests, or in `make test-long`."""
+FORMATIONS = {
+    "sync": (*SYNC, "--actors", "2"),
+    "async": (*ASYNC, "--actors", "2"),
+    "replay": (*REPLAY, "--actors", "2"),
+    "central": (*REPLAY, "--formation", "central", "--actors", "2"),
+    "paramserver": (*SYNC, *SERVERS, "--actors", "2"),
+    "allreduce": (*SYNC, "--formation", "allreduce", "--actors", "2"),
+    "hogwild": (*SYNC, "--formation", "hogwild", "--actors", "2"),
+}
+
+
+@pytest.mark.parametrize(
+    "formation",
+    [name if name in BRIEF else pytest.param(name, marks=pytest.mark.long) for name in FORMATIONS],
+)
+def test_every_formation_runs_to_its_end(formation: str, cluster: Any, run: Path) -> None:
+    train = Train(cluster, run, *FORMATIONS[formation], "--steps", "2000")
+    assert "finished: 2000 steps reached" in train.ends()
+    joined = {"allreduce": 1, "hogwild": 0}.get(formation, 2)
+    said = re.findall(r"joined with (\d) actors", train.said())
+    assert sum(map(int, said)) == joined, train.said()
+    assert json.loads((run / "status.json").read_text())["state"] == "finished"
+    logs = sorted(path.name for path in run.glob("hosts/*/logs/actor-*.log"))
+    assert len(logs) == joined
+
+
+COUNTED = (
+    "--algo", "dqn", "--formation", "replay", "--envs", "4",
+    "--dqn.batch_size", "16", "--dqn.learning_starts", "100", "--dqn.steps_per_update", "16",
+    "--dqn.capacity_steps", "200000", "--policy.hidden", "[16]", "--eval.episodes", "0",
+    "--stop-at", "none", "--log-every", "200", "--save-every", "500", "--steps", "1000000",
+)  # fmt: skip
+
+
+def counting(run: Path) -> tuple[Path, tuple[str, ...]]:
+    """Where a world counts its steps, and the flags that say so."""
+    counts = run.with_name(f"{run.name}-counts")
+    counts.mkdir()
+    return counts, ("--env.kwargs", f"{{counts: {counts}, step_secs: 0.004}}")
+
+
+def test_whoever_is_killed_comes_back_and_no_step_is_lost(cluster: Any, run: Path) -> None:
+    """An actor, a host's Ray actor and the replay: nobody goes back; then Ctrl-C."""
+    counts, world = counting(run)
+    flags = (*COUNTED, *world, "--actors", "2", "--ray.host_actors", "1")
+    train = Train(cluster, run, *flags, what="tests.faults.counted:make_env")
+    train.hears("joined with 1 actors", times=2)
+    train.trains_on()
+    before = of_run(run)
+    p.kill(before["0/actor-0"] if "0/actor-0" in before else before["0/actor-1"])
+    train.trains_on()
+    p.kill(ray_actor(run, "1/"))
+    train.hears("joined with 1 actors", times=3, secs=RECOVERY_SECS)
+    train.trains_on()
+    train.process.send_signal(signal.SIGINT)
+    said = train.ends(130)
+    assert "ending with a checkpoint" in said
+    assert "interrupted: SIGINT" in said
+    accounted(run, counts, at_least=1000)
+
+
+def test_a_killed_learner_and_a_killed_head_go_on_from_the_checkpoint(
+    cluster: Any, run: Path
+) -> None:
+    flags = (*REPLAY, *SLOW_STEPS, "--actors", "2", "--ray.host_actors", "2")
+    train = Train(cluster, run, *flags, "--steps", "1000000")
+    train.hears("joined with 2 actors")
+    p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
+    p.kill(of_run(run)["learner-0"])
+    train.hears("the fleet goes back to the checkpoint at step")
+    train.hears("joined with 2 actors", times=2)
+    train.trains_on()
+    begun = time.monotonic()
+    p.kill(ray_actor(run))
+    train.hears("the head is lost")
+    train.hears("from the checkpoint at step", times=2)
+    train.hears("joined with 2 actors", times=3)
+    train.trains_on(1)
+    assert time.monotonic() - begun < RECOVERY_SECS
+    steps = [record["steps"] for record in read_metrics(run / "metrics.jsonl")]
+    assert steps == sorted(steps)
+    train.process.send_signal(signal.SIGTERM)
+    train.ends(143)
+    resumed = Train(cluster, run, "--steps", "1000000", what="resume")
+    resumed.hears("joined with 2 actors", times=4)
+    resumed.trains_on()
+    p.kill(resumed.process.pid)  # the driver: nobody outlives it, as the fixture sees
+
+
+def test_a_node_is_lost_and_the_run_goes_on_elsewhere(cluster: Any, run: Path) -> None:
+    nodes = [cluster.add_node(num_cpus=2, resources={"spare": 1}) for _ in range(2)]
+    flags = (*REPLAY, *SLOW_STEPS, "--actors", "1", "--steps", "1000000")
+    keep = ("--ray.head_resources", "{spare: 1}", "--ray.host_resources", "{first: 0.1}")
+    train = Train(cluster, run, *flags, *keep)
+    train.hears("joined with 1 actors")
+    p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
+    node = next(node for node in nodes if is_above(node, ray_actor(run)))
+    begun = time.monotonic()
+    cluster.remove_node(node, allow_graceful=False)
+    train.hears("the head goes on on")
+    train.hears("joined with 1 actors", times=2)
+    train.trains_on(1)
+    assert time.monotonic() - begun < RECOVERY_SECS
+    nodes.remove(node)
+    train.process.send_signal(signal.SIGINT)
+    train.ends(130)
+    cluster.remove_node(nodes[0])
+
+
+def is_above(node: Any, pid: int) -> bool:
+    """Whether a process belongs to that node's raylet."""
+    raylets = [info.process.pid for info in node.all_processes["raylet"]]
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) in raylets
+
+
+def test_hosts_come_with_the_cluster(cluster: Any, run: Path) -> None:
+    flags = (*REPLAY, *SLOW_STEPS, "--actors", "1:3", "--ray.host_actors", "1")
+    train = Train(
+        cluster, run, *flags, "--steps", "1000000", "--ray.host_resources", "{elastic: 1}"
+    )
+    train.hears("waiting for room on the Ray cluster, up to 300 s: asked are 2 CPU and 1 elastic; ")
+    first = cluster.add_node(num_cpus=1, resources={"elastic": 1})
+    train.hears("2 of 3 hosts come as there is room for them")
+    train.hears("joined with 1 actors")
+    train.trains_on(1)
+    second = cluster.add_node(num_cpus=2, resources={"elastic": 2})
+    train.hears("joined with 1 actors", times=3)
+    cluster.remove_node(second, allow_graceful=False)
+    train.hears("left with 1 actors", times=2)
+    train.trains_on()
+    train.process.send_signal(signal.SIGINT)
+    train.ends(130)
+    cluster.remove_node(first)
