@@ -368,7 +368,7 @@ class _Driver:
         self.lost_at = None
         where = "from the beginning" if steps is None else f"from the checkpoint at step {steps:,}"
         if again:
-            self.warn(f"the head goes on on {node} {where}")
+            self.warn(f"the head goes on at {node} {where}")
             if self.stopping:  # who was told to stop is gone
                 self.stopping = False
         else:
