@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import signal
@@ -13,13 +14,17 @@ from typing import Any
 
 import pytest
 
+import rookery
+from rookery.core.errors import EnvironmentFault, StopRun, UserError
 from rookery.runs.metrics import read_metrics
+from rookery.runs.versions import versions_here
 from tests.engines.test_hosts import ASYNC, REPLAY, SLOW_STEPS, SYNC, WORLD
 from tests.faults import processes as p
 from tests.faults.counted import accounted
 from tests.forks import forked
 
 ray = pytest.importorskip("ray")
+engine = importlib.import_module("rookery.engines.ray")
 pytestmark = pytest.mark.slow
 
 RECOVERY_SECS = 30.0
@@ -244,3 +249,75 @@ def test_hosts_come_with_the_cluster(cluster: Any, run: Path) -> None:
     train.process.send_signal(signal.SIGINT)
     train.ends(130)
     cluster.remove_node(first)
+
+
+# ---- in a Ray program ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program(cluster: Any) -> Iterator[None]:
+    """This process is a Ray program: it has joined the cluster by itself."""
+    ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+TINY = {
+    "envs": 4,
+    "policy": {"hidden": [16]},
+    "ppo": {"rollout_steps": 20, "num_minibatches": 1, "num_epochs": 1},
+    "stop_at": None,
+    "quiet": True,
+}
+
+
+@pytest.mark.usefixtures("program")
+def test_python_trains_on_the_ray_that_is_there(run: Path) -> None:
+    records: dict[str, list[dict[str, Any]]] = {"update": [], "episode": [], "evaluation": []}
+
+    def update(record: dict[str, Any]) -> None:
+        records["update"].append(record)
+        if record["steps"] >= 400:
+            raise StopRun("enough")
+
+    done = rookery.train(
+        WORLD,
+        engine="ray",
+        actors=2,
+        log_every=80,
+        eval={"episodes": 2},
+        run=run,
+        on_update=update,
+        on_episode=records["episode"].append,
+        on_evaluation=records["evaluation"].append,
+        **TINY,
+    )
+    assert (done.finish.outcome.state, done.finish.outcome.reason) == ("stopped", "enough")
+    assert 400 <= done.finish.steps < 100_000
+    assert [len(each) > 0 for each in records.values()] == [True] * 3
+    assert {record["length"] for record in records["episode"]} == {10}
+    assert ray.is_initialized()
+    assert not ray.util.placement_group_table() or all(
+        group["state"] == "REMOVED" for group in ray.util.placement_group_table().values()
+    )
+
+
+@pytest.mark.usefixtures("program")
+def test_what_cannot_go_on_says_so_in_one_line(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little room, other versions on a node, and a host that fails where all are needed."""
+    few = {"engine": "ray", "run": run, **TINY}
+    with pytest.raises(UserError) as told:
+        rookery.train(WORLD, actors=2, ray={"wait_secs": 3, "host_cpus": 500}, **few)
+    assert re.fullmatch(
+        r"engine ray: no room after 3 s \(ray.wait_secs\): asked are 501 CPU; the cluster has 8 "
+        r"CPU, of which \S+ CPU are free; add nodes, or ask for less by .*",
+        str(told.value),
+    )
+    monkeypatch.setattr(engine, "versions_here", lambda: versions_here() | {"numpy": "0.1"})
+    run = few["run"] = run.with_name(f"{run.name}-2")
+    with pytest.raises(UserError, match=r"node \S+ \(\S+\) has numpy \S+, and \S+ \(\S+\) has 0.1"):
+        rookery.train(WORLD, actors=1, ray={"head_actors": 1}, **few)
+    monkeypatch.undo()
+    few["run"] = run.with_name(f"{run.name}-3")
+    with pytest.raises(EnvironmentFault, match=r"host 0: actor-[01]: environment .* raised"):
+        rookery.train("tests.faults.fault_worlds:Raises", actors=2, **few)
