@@ -17,10 +17,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from math import ceil
 from typing import Any
 
 from rookery.core.address import parse_address
 from rookery.core.errors import UserError
+from rookery.engines.interrupt import held
 from rookery.engines.ray_bundles import Asked, Bundle
 from rookery.runs.ray_settings import RayConfig
 
@@ -79,7 +81,8 @@ def _connect(address: str | None, own_cpus: Callable[[], float]) -> None:
     try:
         if address in (None, "local"):
             cpus = max(own_cpus(), len(os.sched_getaffinity(0)))
-            ray.init("local", num_cpus=int(-(-cpus // 1)), include_dashboard=False, **quiet)
+            with held():  # what is sent to the whole group ends the run, not Ray under it
+                ray.init("local", num_cpus=ceil(cpus), include_dashboard=False, **quiet)
         else:
             ray.init(address, **quiet)
     except (RayError, RuntimeError, ConnectionError, OSError, ValueError) as error:
