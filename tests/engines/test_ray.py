@@ -22,6 +22,8 @@ from tests.engines.test_hosts import ASYNC, REPLAY, SLOW_STEPS, SYNC, WORLD
 from tests.faults import processes as p
 from tests.faults.counted import accounted
 from tests.forks import forked
+from tests.learning.test_toys import QUEUED, learn, score
+from tests.toy_worlds import MIRROR_STEPS
 
 ray = pytest.importorskip("ray")
 engine = importlib.import_module("rookery.engines.ray")
@@ -114,7 +116,7 @@ def ray_actor(run: Path, prefix: str = "") -> int:
     return int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-BRIEF = ("async", "allreduce")
+BRIEF = ("allreduce",)
 """Of `make test`; the others are started by other tests, or in `make test-long`."""
 FORMATIONS = {
     "sync": (*SYNC, "--actors", "2"),
@@ -321,3 +323,34 @@ def test_what_cannot_go_on_says_so_in_one_line(run: Path, monkeypatch: pytest.Mo
     few["run"] = run.with_name(f"{run.name}-3")
     with pytest.raises(EnvironmentFault, match=r"host 0: actor-[01]: environment .* raised"):
         rookery.train("tests.faults.fault_worlds:Raises", actors=2, **few)
+
+
+# ---- learning -----------------------------------------------------------------------------------
+
+ACTORS: dict[str, Any] = {"engine": "ray", "ray": {"host_actors": 1}}
+LEARNED: dict[str, dict[str, Any]] = {
+    "sync": {"algo": "ppo", "steps": 8_000, "actors": 2},
+    "async": {"algo": "impala", "steps": 12_000, **QUEUED},
+    "replay": {"algo": "dqn", "steps": 8_000, "actors": 2},
+    "central": {"algo": "dqn", "steps": 8_000, "actors": 2, "formation": "central"},
+}
+
+
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize(
+    "formation",
+    [name if name == "async" else pytest.param(name, marks=pytest.mark.long) for name in LEARNED],
+)
+def test_a_toy_is_learned(formation: str, tmp_path: Path) -> None:
+    done = learn("Mirror", tmp_path, **LEARNED[formation], **ACTORS)
+    assert score(done) > 0.97 * MIRROR_STEPS
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize(
+    ("recipe", "seed"), [("cartpole", 0), ("cartpole", 1), ("cartpole", 2), ("dqn-cartpole", 0)]
+)
+def test_a_recipe_reaches_its_score(recipe: str, seed: int, run: Path) -> None:
+    done = rookery.train(recipe, seed=seed, actors=2, run=run, quiet=True, **ACTORS)
+    assert done.solved
