@@ -18,13 +18,15 @@ from typing import Any
 from rookery.core.errors import EnvironmentFault, RunFailed, StopRun, UserError
 from rookery.core.hosts import Probe
 from rookery.engines.engine import Finish, Job
-from rookery.engines.interrupt import Interrupt
+from rookery.engines.interrupt import Interrupt, Stop
 from rookery.engines.local import newest_name
 from rookery.engines.ray_actors import HOSTS, Head, Host
-from rookery.engines.ray_bundles import Asked, Bundle, asked_of, in_words, shortage, together
-from rookery.engines.ray_cluster import Cluster, check_answers, connected, node_name
+from rookery.engines.ray_bundles import asked_of, together
+from rookery.engines.ray_cluster import check_answers, connected, node_name
+from rookery.engines.ray_room import Room
 from rookery.recipes.on_nodes import at_head_of
 from rookery.runs.config import RunConfig
+from rookery.runs.find import load_checkpoint
 from rookery.runs.session import Outcome, OutcomeState
 from rookery.runs.shared_probe import probe_in
 from rookery.runs.stage import Stage, starting
@@ -33,13 +35,13 @@ from rookery.runs.versions import versions_here
 
 import ray  # isort: skip  (after ray_cluster, which says what to do where it is not installed)
 from ray.exceptions import RayActorError, RayError  # isort: skip
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # isort: skip
 
 _LOG = logging.getLogger(__name__)
 
 POLL_SECS = 0.2
-ROOM_SECS = 2.0
-"""Room that is not there after so long is told of."""
+TELL_SECS = 20.0
+"""A head that is not there after so long is told of."""
+READY_SECS = 0.5
 END_SECS = 10.0
 """How long hosts may take to hear that the run is over."""
 _FAULTS = {EnvironmentFault.exit_code: EnvironmentFault, RunFailed.exit_code: RunFailed}
@@ -62,9 +64,10 @@ def run(job: Job) -> Finish:
         job.interrupt as interrupt,
     ):
         asked = asked_of(config, at_head=at_head, node_cpus=cluster.node_cpus())
-        driver = _Driver(job, asked, cluster, _order(job, probe))
+        room = Room(cluster, asked, config.ray)
+        driver = _Driver(job, room, _order(job, probe))
         try:
-            if not driver.find_room(interrupt):
+            if not room.wait(interrupt, driver.wait_for_room):
                 return driver.as_it_was(interrupt)
             driver.launch()
             return driver.supervise(interrupt)
@@ -103,11 +106,10 @@ def _order(job: Job, probe: Probe) -> dict[str, Any]:
 class _Driver:
     """Asks for room, starts head and hosts, and hears what becomes of them."""
 
-    def __init__(self, job: Job, asked: Asked, cluster: Cluster, order: dict[str, Any]) -> None:
-        self.job, self.asked, self.cluster, self.order = job, asked, cluster, order
+    def __init__(self, job: Job, room: Room, order: dict[str, Any]) -> None:
+        self.job, self.room, self.order = job, room, order
         self.config = job.plan.config
         self.budget = RestartBudget(self.config.supervise)
-        self.group: Any = None
         self.head: Any = None
         self.head_done: Any = None
         """The promise of how the run ends."""
@@ -120,103 +122,61 @@ class _Driver:
         self.told = False
         self.finish: Finish | None = None
         self.failure: UserError | None = None
-        self.stopping = False
-        self.updates = 0
-
-    # ---- room ------------------------------------------------------------------------------------
-
-    def find_room(self, interrupt: Interrupt) -> bool:
-        """Wait until the cluster has room for all that is needed; False if interrupted before."""
-        gang, settings = self.asked.gang(), self.config.ray
-        self.group = self.cluster.reserve(self.asked, settings.strategy)
-        begun, said = time.monotonic(), False
-        while not self.group.wait(timeout_seconds=POLL_SECS):
-            waited = time.monotonic() - begun
-            if interrupt.requested:
-                return False
-            if waited > settings.wait_secs:
-                raise UserError(
-                    f"engine ray: no room after {waited:.0f} s (ray.wait_secs): "
-                    f"{self._what_is_missing(gang)}; add nodes, or ask for less by --actors, "
-                    "ray.head_cpus or ray.host_cpus"
-                )
-            if not said and waited > ROOM_SECS:
-                said = True
-                self.say(
-                    f"waiting for room on the Ray cluster, up to {settings.wait_secs:g} s: "
-                    f"{self._what_is_missing(gang)}"
-                )
-                self.job.callbacks.tell_stage(Stage("starting: waiting for room on the cluster"))
-        return True
-
-    def _what_is_missing(self, bundles: list[Bundle]) -> str:
-        found = shortage(bundles, self.cluster.there(), self.cluster.free())
-        if found is not None:
-            return found
-        each = ", ".join(in_words(bundle) for bundle in bundles)
-        return f"no nodes fit what is asked ({each}; ray.strategy {self.config.ray.strategy})"
+        self.stop: Stop | None = None
+        """Why the head was told to end."""
 
     # ---- start and end ---------------------------------------------------------------------------
 
+    def wait_for_room(self, missing: str) -> None:
+        """Say what is asked and what is there."""
+        self.say(missing)
+        self.job.callbacks.tell_stage(starting("waiting for room on the cluster"))
+
     def launch(self) -> None:
         """Start the head and the hosts; those that are not needed come when there is room."""
-        self.head = self._actor(Head, self.asked.head, 0, self.order)
+        self.head = self.room.head(Head, self.order)
         self.head_done = _for_life(self.head)
-        for number, host in enumerate(self.asked.hosts):
-            place = number + 1 if number < self.asked.num_needed else None
-            actor = self._actor(Host, host.bundle, place, self.order, number, host.num_actors)
+        hosts = self.room.asked.hosts
+        for number, host in enumerate(hosts):
+            actor = self.room.host(number, Host, self.order, number, host.num_actors)
             self.hosts[_for_life(actor, self.head)] = number, actor
-        later = len(self.asked.hosts) - self.asked.num_needed
-        if later:
-            self.say(f"{later} of {len(self.asked.hosts)} hosts come as there is room for them")
-
-    def _actor(self, kind: type, bundle: Bundle, place: int | None, *given: Any) -> Any:
-        """An actor in its place of the group, or wherever there is room."""
-        spread = "SPREAD" if self.config.ray.strategy.endswith("SPREAD") else "DEFAULT"
-        custom = {name: num for name, num in bundle.items() if name not in ("CPU", "GPU")}
-        options = {
-            "num_cpus": bundle.get("CPU", 0.0),
-            "num_gpus": bundle.get("GPU", 0.0),
-            "resources": custom or None,
-            "max_restarts": -1,
-            "max_concurrency": 32,  # hosts ask the head where it is, while it runs
-            "scheduling_strategy": spread
-            if place is None
-            else PlacementGroupSchedulingStrategy(self.group, place),
-        }
-        return ray.remote(kind).options(**options).remote(*given)
+        if later := len(hosts) - self.room.asked.num_needed:
+            self.say(f"{later} of {len(hosts)} hosts come as there is room for them")
 
     def close(self) -> None:
         """End whoever is left, and give the room back."""
-        begun = time.monotonic()
         with suppress(RayError):
             if self.finish is not None:
-                self._let_hosts_end(begun + END_SECS)
+                self._let_hosts_end(self.finish.outcome)
             for _, actor in self.hosts.values():
                 ray.kill(actor)
             if self.head is not None:
                 ray.kill(self.head)
-        if self.group is not None:
-            self.cluster.give_back(self.group)
+        self.room.give_back()
 
-    def _let_hosts_end(self, deadline: float) -> None:
+    def _let_hosts_end(self, outcome: Outcome) -> None:
         """They hear from the head that the run is over, and of an interrupted one from here."""
-        assert self.finish is not None
-        outcome = self.finish.outcome
-        there = [done for done, (_, actor) in self.hosts.items() if _is_there(actor)]
-        for done in there:
-            if outcome.state == "interrupted":
-                self.hosts[done][1].stop.remote("interrupted", outcome.reason)
+        ready = {actor.__ray_ready__.remote(): done for done, (_, actor) in self.hosts.items()}
+        if not ready:
+            return
+        # One that waits for room has nothing to end.
+        there, _ = ray.wait([*ready], num_returns=len(ready), timeout=READY_SECS)
+        if outcome.state == "interrupted":
+            for promise in there:
+                self.hosts[ready[promise]][1].stop.remote("interrupted", outcome.reason)
         if there:
-            ray.wait(there, num_returns=len(there), timeout=max(deadline - time.monotonic(), 0.0))
+            ending = [ready[promise] for promise in there]
+            ray.wait(ending, num_returns=len(ending), timeout=END_SECS)
 
     def as_it_was(self, interrupt: Interrupt) -> Finish:
-        """The end of a session that never began."""
-        resume, stop = self.job.resume, interrupt.stopping()
+        """The end of a session that goes no further than its newest checkpoint."""
+        stop, newest = interrupt.stopping(), self.job.resume
         assert stop is not None
-        steps = resume.steps if resume is not None else 0
-        secs = resume.parts["session"].data["wall_secs"] if resume is not None else 0.0
-        return Finish(Outcome(stop.state, stop.reason), steps, 0, secs)
+        if newest_name(self.job.run) != self.order["latest_before"]:
+            newest = load_checkpoint(self.job.run.path, "latest", ["session"])
+        steps = newest.steps if newest is not None else 0
+        secs = newest.parts["session"].data["wall_secs"] if newest is not None else 0.0
+        return Finish(Outcome(stop.state, stop.reason), steps, 0, secs, self.budget.total)
 
     # ---- while it runs ---------------------------------------------------------------------------
 
@@ -227,7 +187,7 @@ class _Driver:
             if stop is not None:
                 self._stop(stop.state, stop.reason)
             self._listen()
-            self._look_for_head()
+            self._look_for_head(interrupt)
         if self.failure is not None:
             raise self.failure
         return self.finish
@@ -279,7 +239,7 @@ class _Driver:
         except RayError as error:
             result = {"error": f"it cannot be started: {_line(error)}", "exit_code": 4}
         ray.kill(actor)
-        if "error" not in result or self.stopping:
+        if "error" not in result or self.stop is not None:
             return
         fault = _fault(result, f"host {number}: ")
         if self.config.joined == "some" or not (self.hosts or self._acts_at_head()):
@@ -293,9 +253,9 @@ class _Driver:
 
     def _stop(self, state: OutcomeState, reason: str) -> None:
         """Have the head end the run with a checkpoint, as soon as there is one."""
-        if not self.stopping:
-            self.stopping = True
-            self.head.stop.remote(state, reason)
+        if self.stop is None:
+            self.stop = Stop("interrupted" if state == "interrupted" else "stopped", reason)
+            self.head.stop.remote(*self.stop)
 
     # ---- a head that is lost ---------------------------------------------------------------------
 
@@ -314,20 +274,22 @@ class _Driver:
         self.warn("the head is lost; Ray starts it again where there is room")
         self.job.callbacks.tell_stage(Stage("starting: the head again"))
 
-    def _look_for_head(self) -> None:
+    def _look_for_head(self, interrupt: Interrupt) -> None:
         """Say what a lost head waits for, and give up at last."""
         if self.lost_at is None:
             return
         waited = time.monotonic() - self.lost_at
+        if interrupt.requested and waited > END_SECS:
+            self.finish = self.as_it_was(interrupt)
         if waited > self.config.ray.wait_secs:
-            missing = self._what_is_missing([self.asked.head])
+            missing = self.room.missing([self.room.asked.head])
             raise RunFailed(
                 f"no head for {waited:.0f} s (ray.wait_secs): {missing}; "
                 f"{self.job.run.how_to_go_on()}"
             )
-        if waited > 10 * ROOM_SECS and not self.told:
+        if waited > TELL_SECS and not self.told:
             self.told = True
-            self.warn(f"still no head: {self._what_is_missing([self.asked.head])}")
+            self.warn(f"still no head: {self.room.missing([self.room.asked.head])}")
 
     # ---- what the head tells ---------------------------------------------------------------------
 
@@ -369,8 +331,8 @@ class _Driver:
         where = "from the beginning" if steps is None else f"from the checkpoint at step {steps:,}"
         if again:
             self.warn(f"the head goes on at {node} {where}")
-            if self.stopping:  # who was told to stop is gone
-                self.stopping = False
+            if self.stop is not None:  # who was told to stop is gone
+                self.head.stop.remote(*self.stop)
         else:
             self.say(f"head on {node}")
 
@@ -389,12 +351,6 @@ class _Driver:
 def _for_life(actor: Any, *given: Any) -> Any:
     """The promise of how an actor's part ends, in whichever of its lives."""
     return actor.run.options(max_task_retries=-1).remote(*given)
-
-
-def _is_there(actor: Any) -> bool:
-    """Whether a host was ever started: one that waits for room has nothing to end."""
-    ready, _ = ray.wait([actor.__ray_ready__.remote()], timeout=0.5)
-    return bool(ready)
 
 
 def _fault(result: Mapping[str, Any], before: str = "") -> UserError:

@@ -1,10 +1,9 @@
-"""The Ray cluster of a run: found or started, and a place on it for head and hosts.
+"""The Ray cluster of a run: the one that is there, or one that is started.
 
 ::
 
-    with connected(config.ray, own_cpus=9) as cluster:
+    with connected(config.ray, lambda: 9.0) as cluster:
         cluster.node_cpus()
-        group = cluster.reserve(asked, strategy="PACK")
 
 Ray is imported when this module is: by nobody who does not use it.
 """
@@ -23,13 +22,12 @@ from typing import Any
 from rookery.core.address import parse_address
 from rookery.core.errors import UserError
 from rookery.engines.interrupt import held
-from rookery.engines.ray_bundles import Asked, Bundle
+from rookery.engines.ray_bundles import Bundle
 from rookery.runs.ray_settings import RayConfig
 
 try:
     import ray
     from ray.exceptions import RayError
-    from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 except ImportError as error:
     raise UserError(
         f'engine ray: Ray is not installed ({error}); pip install "rookery[ray]" brings it'
@@ -118,7 +116,7 @@ def _quiet() -> Iterator[None]:
 
 
 class Cluster:
-    """What is there, and what is reserved of it."""
+    """What is there."""
 
     def node_cpus(self) -> list[float]:
         """CPUs of each node that lives."""
@@ -131,15 +129,6 @@ class Cluster:
     def free(self) -> Bundle:
         """Those that nobody has."""
         return dict(ray.available_resources())
-
-    def reserve(self, asked: Asked, strategy: str) -> PlacementGroup:
-        """Room for the head and the hosts that are needed, as soon as there is any."""
-        return placement_group(asked.gang(), strategy=strategy)
-
-    def give_back(self, group: PlacementGroup) -> None:
-        """Nobody needs it any more."""
-        with contextlib.suppress(RayError):
-            remove_placement_group(group)
 
 
 def node_name() -> str:
