@@ -34,6 +34,7 @@ from rookery.nets.policy import Policy
 from rookery.programs.memory import estimate
 from rookery.programs.plan import Plan, compute_threads, probe
 from rookery.programs.validate import validate
+from rookery.recipes.on_nodes import at_head_of, over_hosts
 from rookery.recipes.schedules import note_on_schedules
 from rookery.recipes.settings import Trainable, revised, revised_env, settings_from_python
 from rookery.roles.evaluator import evaluate as evaluate_policy
@@ -341,19 +342,34 @@ def check(config: RunConfig, start: Checkpoint | None = None) -> Plan:
         from rookery.engines.gateway import check_listening
 
         check_listening(config)
+    if config.engine == "ray":
+        from rookery.engines.ray import check_ray
+
+        check_ray(config)
     signature = probe(config.env, config.seed)
     plan = Plan.of(with_precision(config, signature), signature)
-    plan.device()
+    if config.engine != "ray":  # whose head is elsewhere
+        plan.device()
     links = carries(config.engine)
-    validate(plan.program(), config.engine, links, concurrent=plan.concurrent)
+    validate(started(plan).program(), config.engine, links, concurrent=plan.concurrent)
     check_memory(plan, estimate(plan), one_host=_on_one_host(config.engine))
     if start is not None:
         _check_start(start, plan.policy(), config)
     return plan
 
 
+def started(plan: Plan) -> Plan:
+    """``plan``, or that of the head which the engine will start for it."""
+    config = plan.config
+    if config.engine != "ray":
+        return plan
+    return replace(plan, config=over_hosts(config, at_head_of(config, config.ray.head_actors)))
+
+
 def _on_one_host(engine: str) -> bool:
     """Whether all processes of a run are on this machine."""
+    if engine == "ray":
+        return False
     if engine != "mpi":
         return True
     from rookery.engines.mpi import world
@@ -365,7 +381,7 @@ def with_precision(config: RunConfig, signature: Signature) -> RunConfig:
     """``config`` with the precision that suits this machine, where it was left open; refuses one
     that it does not have.
 
-    Ranks of an MPI job may be on unlike machines, so theirs is fp32.
+    Ranks of an MPI job and nodes of a Ray cluster may be unlike machines, so theirs is fp32.
     """
     if config.policy.precision == "bf16" and config.device == "cpu" and (why := why_not_bf16()):
         raise UserError(
@@ -374,7 +390,7 @@ def with_precision(config: RunConfig, signature: Signature) -> RunConfig:
     if config.policy.precision != "auto":
         return config
     images = any(len(shape) == 3 for shape in Encoder(signature.obs, False).shapes.values())
-    tried = images and config.engine != "mpi" and config.device == "cpu"
+    tried = images and config.engine not in ("mpi", "ray") and config.device == "cpu"
     found = faster_precision() if tried else "fp32"
     return replace(config, policy=replace(config.policy, precision=found))
 
@@ -442,6 +458,10 @@ def _engine(name: str) -> Callable[[Job], Finish]:
         from rookery.engines.mpi import run as run_mpi
 
         return run_mpi
+    if name == "ray":
+        from rookery.engines.ray import run as run_ray
+
+        return run_ray
     from rookery.engines.local import run as run_local
 
     return run_local

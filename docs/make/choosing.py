@@ -21,7 +21,7 @@ from rookery.engines.carries import carries
 from rookery.formations.settings import formation_names
 from rookery.programs.plan import Plan, probe
 from rookery.programs.validate import validate
-from rookery.recipes.on_nodes import OnNodes, settings_on_nodes
+from rookery.recipes.on_nodes import OnNodes, at_head_of, over_hosts, settings_on_nodes
 from rookery.recipes.settings import settings_from_flags
 from rookery.runs.config import RunConfig, divided
 
@@ -29,6 +29,7 @@ PAGE = Path(__file__).resolve().parents[1] / "choosing.md"
 BEGIN, END = "<!-- python docs/make/choosing.py --write -->\n", "<!-- end -->\n"
 WORLD, ENVS = "CartPole-v1", "8"
 BROUGHT = {"more": "more actors", "some": "a fixed number"}
+ON_RAY = {"more": "`MIN:MAX`", "some": "a fixed number", "none": "one node"}
 
 
 def tables() -> str:
@@ -46,8 +47,8 @@ def algorithms() -> str:
 def places() -> str:
     """Which formation runs where."""
     rows = [[f"`{formation}`", *where(formation)] for formation in formation_names()]
-    head = ["`inline`", "`local`", "`mpi`", "hosts that join", "`rookery slurm`", "with `--mpi`"]
-    return table(["formation", *head], rows)
+    ways = ["hosts that join", "`rookery slurm`", "with `--mpi`"]
+    return table(["formation", "`inline`", "`local`", "`mpi`", "`ray`", *ways], rows)
 
 
 def learns(formation: str, algo: str) -> bool:
@@ -65,6 +66,7 @@ def where(formation: str) -> Iterator[str]:
     algo = next(name for name in known if carried(formation, name, "local"))
     for engine in ("inline", "local", "mpi"):
         yield carried(formation, algo, engine)
+    yield on_ray(formation, known)
     yield brought(formation, known)
     flags = {"formation": formation, "algo": algo, "envs": ENVS}
     try:
@@ -73,6 +75,14 @@ def where(formation: str) -> Iterator[str]:
     except UserError:
         yield "one node"
     yield "ranks" if carried(formation, algo, "mpi") else ""
+
+
+def on_ray(formation: str, algos: list[str]) -> str:
+    """Who comes and goes with a Ray cluster, for one algorithm and another."""
+    runs = [settings(formation, algo, engine="ray", actors="4") for algo in algos]
+    config = next(config for config in runs if carried(formation, config.algo, "ray"))
+    validated(over_hosts(config, at_head_of(config)))
+    return " or ".join(dict.fromkeys(ON_RAY[config.joined] for config in runs))
 
 
 def brought(formation: str, algos: list[str]) -> str:

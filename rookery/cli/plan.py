@@ -34,10 +34,10 @@ def main(argv: list[str]) -> int:
     from rookery.programs.plan import Plan, probe
     from rookery.programs.render import to_mermaid, to_text
     from rookery.programs.validate import validate
-    from rookery.training import with_precision
+    from rookery.training import started, with_precision
 
     signature = probe(config.env, config.seed)
-    plan = Plan.of(with_precision(config, signature), signature)
+    plan = started(Plan.of(with_precision(config, signature), signature))
     links = carries(config.engine)
     program = plan.program()
     validate(program, config.engine, links, concurrent=plan.concurrent)

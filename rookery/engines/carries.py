@@ -12,6 +12,7 @@ _KINDS: tuple[Kind, ...] = ("stream", "cell", "call", "group", "memory")
 _CARRIES: dict[str, dict[Kind, Link]] = {
     "inline": dict.fromkeys(_KINDS, "call"),
     "local": dict.fromkeys(_KINDS, "shared_memory"),
+    "ray": dict.fromkeys(_KINDS, "shared_memory"),  # at the head; hosts join it
     "mpi": {"stream": "message", "cell": "message", "call": "message", "group": "collective"},
 }
 

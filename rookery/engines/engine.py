@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rookery.engines.fork_server import ForkServer
+from rookery.engines.interrupt import Interrupt
 from rookery.programs.plan import Plan
 from rookery.runs.checkpoint_files import Checkpoint
 from rookery.runs.directory import RunDirectory
@@ -27,6 +28,8 @@ class Job:
     """Start with these weights, everything else new."""
     fork_server: ForkServer | None = None
     """Starts processes, if someone has begun to prepare it already; the engine closes it."""
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    """By what it is ended before it is over: signals, or whoever else asks."""
 
 
 @dataclass(slots=True)

@@ -402,7 +402,8 @@ def _listening(
     try:
         words = ["rookery", "join", address, *_known_by(plan, token)]
         words += [] if fingerprint is None else ["--fingerprint", fingerprint]
-        for node in reception.open.values() if anew else ():
+        shown = anew and plan.config.engine == "local"  # others start their hosts themselves
+        for node in reception.open.values() if shown else ():
             offer = ["--actors", "8"] if node.has_envs else ["--role", node.name]
             control.send("notice", text=f"others join by: {' '.join([*words, *offer])}")
         yield server

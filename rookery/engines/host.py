@@ -102,6 +102,19 @@ class Link(Protocol):
         ...
 
 
+class Dialer(Protocol):
+    """Who finds the head, for every try anew."""
+
+    @property
+    def address(self) -> str:
+        """Where the head was last found."""
+        ...
+
+    def dial(self) -> Link:
+        """A new connection; :class:`Unreachable` while there is no head."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """Where the head is, and how each side knows the other."""
@@ -158,7 +171,7 @@ def token_of(given: str | None, file: Path | None) -> str:
 class Joining:
     """How to take part."""
 
-    way: Way | WayByRun
+    way: Dialer
     num_actors: int
     role: str = ""
     """What it runs; '': actors, or whatever acts."""
@@ -173,6 +186,8 @@ class Joining:
     budget: RestartBudget | None = None
     """Deaths of the processes here, over all sessions."""
     identity: str = field(default_factory=lambda: secrets.token_hex(16))
+    interrupt: Interrupt = field(default_factory=lambda: Interrupt(quiet=True))
+    """By what it leaves before the run is over."""
 
     def registration(self) -> Registration:
         """What the head is told."""
@@ -192,7 +207,7 @@ class Joining:
 
 def take_part(joining: Joining, server: ForkServer) -> int:
     """Work for the head, again and again if need be, until the run is over; the exit code."""
-    with Interrupt(quiet=True) as interrupt:
+    with joining.interrupt as interrupt:
         pause = FIRST_PAUSE_SECS
         while True:
             found = _register(joining, interrupt)

@@ -43,7 +43,7 @@ def run(job: Job) -> Finish:
     plan = job.plan
     program = plan.program()
     job.callbacks.tell_stage(starting(f"{plan.config.env.num_envs:,} environments"))
-    with Interrupt() as interrupt, compute_threads(program.owner.num_threads):
+    with job.interrupt as interrupt, compute_threads(program.owner.num_threads):
         crew = _Crew(job, interrupt)
         owner = SessionOwner(
             plan.config,

@@ -29,7 +29,7 @@ class Stop(NamedTuple):
 class Interrupt:
     """Within the context, the first signal sets ``requested``; the second raises KeyboardInterrupt.
 
-    Outside the main thread, where Python delivers no signals, it does nothing.
+    Outside the main thread, where Python delivers no signals, only :meth:`ask` sets it.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -37,16 +37,26 @@ class Interrupt:
         self.signal: int | None = None
         self.since = 0.0
         self.quiet = quiet
+        self._asked: Stop | None = None
         self._before: dict[int, Any] = {}
 
     @property
     def reason(self) -> str:
         """What was received."""
+        if self._asked is not None:
+            return self._asked.reason
         return signal.Signals(self.signal).name if self.signal is not None else ""
 
     def stopping(self) -> Stop | None:
         """Whether, and why, the run is to end."""
-        return Stop("interrupted", self.reason) if self.requested else None
+        if not self.requested:
+            return None
+        return self._asked or Stop("interrupted", self.reason)
+
+    def ask(self, stop: Stop) -> None:
+        """Somebody else has received it, or wants the end for another reason; from any thread."""
+        self._asked = self._asked or stop
+        self.requested = True
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():

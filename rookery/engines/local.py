@@ -34,7 +34,7 @@ def run(job: Job) -> Finish:
     """Carry the job's program to its end."""
     program = job.plan.program()
     _check_cores(program)
-    with job.fork_server or ForkServer() as server, Interrupt() as interrupt:
+    with job.fork_server or ForkServer() as server, job.interrupt as interrupt:
         driver = _Driver(job, program, server)
         try:
             driver.launch(job.resume)
@@ -62,7 +62,7 @@ def _check_cores(program: Program) -> None:
             )
 
 
-def _latest(run: RunDirectory) -> str | None:
+def newest_name(run: RunDirectory) -> str | None:
     """The name of the newest checkpoint that is there, of whichever session, whole or not."""
     link = run.checkpoints / LATEST
     return os.readlink(link) if link.is_symlink() else None
@@ -83,7 +83,7 @@ class _Driver:
         self.shared: SharedProgram | None = None
         self.fleet = Fleet(job.run, server)
         self.supervisor = Supervisor(self.fleet, self.config, self)
-        self.latest_before = _latest(job.run)
+        self.latest_before = newest_name(job.run)
         self.started: set[str] = set()
         """Names of the processes that are there."""
         self.begun = False
@@ -134,11 +134,12 @@ class _Driver:
         """Watch until the session's process reports the outcome."""
         while self.finish is None:
             self.supervisor.look()
-            if interrupt.requested and not self.stopping:
+            stop = interrupt.stopping()
+            if stop is not None and not self.stopping:
                 self.stopping = True
-                self._stop("interrupted", interrupt.reason)
-            if self.stopping and self.finish is None and self._waits_for_hosts():
-                self.finish = self._as_it_was(Outcome("interrupted", interrupt.reason))
+                self._stop(stop.state, stop.reason)
+            if stop is not None and self.finish is None and self._waits_for_hosts():
+                self.finish = self._as_it_was(Outcome(stop.state, stop.reason))
         return self.finish
 
     def _waits_for_hosts(self) -> bool:
@@ -262,7 +263,7 @@ class _Driver:
 
     def _newest(self) -> Checkpoint | None:
         """The newest checkpoint of this session, else the one that it began with."""
-        if _latest(self.job.run) == self.latest_before:
+        if newest_name(self.job.run) == self.latest_before:
             return self.job.resume
         return CheckpointStore(self.job.run.checkpoints).load("latest", parts=["session"])
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from rookery.core.errors import UserError
 from rookery.runs.atomic import write_atomic, writing
-from rookery.runs.directory import package_versions
 from rookery.runs.slurm_job import read_slurm_job, write_slurm_job
+from rookery.runs.versions import check_versions, versions_here
 
 FILE_NAME = "slurm-probe.json"
 SEEN_SECS = 30.0
@@ -34,7 +34,7 @@ def leave_probe(run: Path, environ: Mapping[str, str] = os.environ) -> None:
     known = read_slurm_job(run)
     if known is not None:  # the script may have been submitted by hand
         write_slurm_job(run, replace(known, job=environ.get("SLURM_JOB_ID", "")))
-    told = {"session": _session(environ), "node": _node(environ), "versions": _versions()}
+    told = {"session": _session(environ), "node": _node(environ), "versions": versions_here()}
     with writing(run / FILE_NAME):
         write_atomic(run / FILE_NAME, (json.dumps(told) + "\n").encode())
 
@@ -51,19 +51,7 @@ def check_node(
                 "written: they do not share it; choose a --run on a file system that all see"
             )
         time.sleep(LOOK_SECS)
-    mine = _versions()
-    for package, version in told["versions"].items():
-        if mine.get(package) != version:
-            raise UserError(
-                f"{_node(environ)} has {package} {mine.get(package)}, and {told['node']} has "
-                f"{version}; install the same on all nodes"
-            )
-
-
-def _versions() -> dict[str, str | None]:
-    from rookery import __version__
-
-    return {"rookery": __version__} | package_versions()
+    check_versions(_node(environ), versions_here(), told["node"], told["versions"])
 
 
 def _session(environ: Mapping[str, str]) -> str:

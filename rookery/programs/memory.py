@@ -120,8 +120,9 @@ def _processes(plan: Plan, program: Program) -> Iterator[Held]:
     config, env = plan.config, plan.config.env
     replicas = sum(node.replicas for node in program.nodes)
     idle = sum(node.replicas for node in program.nodes if not node.busy)
-    # The local engine's driver and fork server; of ranks, who is not busy sits with another.
-    number = {"inline": 1, "local": replicas + 2}.get(config.engine, replicas - idle)
+    # A driver and a fork server at least; of ranks, who is not busy sits with another.
+    known = {"inline": 1, "local": replicas + 2, "ray": replicas + 3}
+    number = known.get(config.engine, replicas - idle)
     yield Held("processes", number * PROCESS_BYTES)
     evaluated = config.eval.num_envs if config.eval.episodes else 0
     each = GAME_BYTES if may_be_game(env.id) else ENV_BYTES

@@ -7,7 +7,7 @@ that only some formations have.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rookery.core.errors import UserError
 from rookery.formations.settings import formation_config_class, formation_names
@@ -70,6 +70,29 @@ def settings_on_nodes(
         if joined == "some" and places and not {"actors", "workers"} & given.keys():
             flags["actors"] = str(places + _at_head(alone, nodes.cpus))
     return _with_cluster_flags(what, flags, alone, nodes.flags), each
+
+
+def at_head_of(config: RunConfig, wanted: int | None = None) -> int:
+    """How many act beside the learner: ``wanted``, or as few as can be; hosts bring the rest."""
+    formation = config.formation_config
+    if config.joined == "none":
+        return formation.num_actors
+    least = 1 if config.joined == "some" and formation.acting_role == "worker" else 0
+    if wanted is not None and wanted < least:
+        raise UserError(
+            f"ray.head_actors: one of the {formation.num_actors} workers must be at the head, "
+            f"where the session is kept, got {wanted}"
+        )
+    return least if wanted is None else wanted
+
+
+def over_hosts(config: RunConfig, at_head: int, listen: str = _ANYWHERE) -> RunConfig:
+    """The settings of a head at which ``at_head`` of those act that there are, and the others on
+    hosts: who learns what does not change with where they are."""
+    places = config.formation_config.num_actors - at_head
+    if not places:
+        return config
+    return replace(config, hosts=replace(config.hosts, listen=listen, places=places, share=True))
 
 
 def _check_places(num_hosts: int, each: int) -> None:

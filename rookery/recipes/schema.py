@@ -40,6 +40,7 @@ from rookery.recipes.schedules import stretched
 from rookery.roles.evaluator import EvalConfig
 from rookery.roles.recorder import RecordConfig
 from rookery.runs.config import CheckpointConfig, EngineName, HostsConfig, MetricsConfig, RunConfig
+from rookery.runs.ray_settings import RayConfig
 from rookery.runs.supervise import SuperviseConfig
 
 set_parsing_settings(docstring_parse_attribute_docstrings=True)
@@ -48,7 +49,7 @@ _TOP: dict[str, tuple[Any, Any, str]] = {
     "engine": (
         EngineName,
         "inline",
-        "inline: one thread; local: a process per role; mpi: a rank per role.",
+        "inline: one thread; local: a process per role; mpi: a rank per role; ray: a Ray cluster.",
     ),
     "threads": (bool, False, "Engine inline: each actor in a thread of its own."),
     "device": (str, "cpu", "Where policies act and learn: cpu, cuda, cuda:1 ..."),
@@ -71,6 +72,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "metrics": MetricsConfig,
     "supervise": SuperviseConfig,
     "hosts": HostsConfig,
+    "ray": RayConfig,
 }
 
 CHOICES = ("recipe", "algo", "formation")
@@ -169,6 +171,7 @@ class Schema:
             "listen": "hosts.listen",
             "places": "hosts.places",
             "token_file": "hosts.token_file",
+            "address": "ray.address",
         }
 
     def _replica_flags(self) -> dict[str, str]:

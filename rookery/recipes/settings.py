@@ -23,6 +23,7 @@ from rookery.recipes.catalog import resolve as resolve_recipe
 from rookery.recipes.schema import CHOICES, Schema, as_flag, drop_other_blocks
 from rookery.recipes.upgrade import upgraded
 from rookery.runs.config import VERSION, RunConfig
+from rookery.runs.ray_settings import range_of
 
 Trainable = str | gym.Env[Any, Any] | Callable[..., Any]
 """A recipe, an environment's id, ``module:factory``, an environment, its class, or a factory."""
@@ -38,8 +39,9 @@ def settings_from_flags(what: str | None, flags: Mapping[str, str]) -> RunConfig
             "or --config FILE"
         )
     over = _file_tree(file)
+    given, ranged = _with_range(given, _as_flag)
     tree, schema = _base(_named_tree(what), over, given, f"--config {file}: ")
-    return schema.build(_with_flags(schema, tree, given))
+    return _come_and_go(schema.build(_with_flags(schema, tree, given)), ranged)
 
 
 def tree_of_flags(config: RunConfig, flags: Mapping[str, str]) -> Tree:
@@ -47,7 +49,7 @@ def tree_of_flags(config: RunConfig, flags: Mapping[str, str]) -> Tree:
 
     One of them may be ``config``: what that file says is part of it.
     """
-    schema, given = Schema(config.algo, config.formation), dict(flags)
+    schema, given = Schema(config.algo, config.formation), _with_range(flags, _as_flag)[0]
     over = resolve_recipe(_file_tree(given.pop("config", None)), schema.formation_block)
     over = schema.with_present_names(drop_other_blocks(over, config.algo, config.formation))
     chosen = {name: getattr(config, name) for name in CHOICES if name in given or name in over}
@@ -61,14 +63,16 @@ def _file_tree(file: str | None) -> Tree:
 
 def settings_from_python(what: Trainable, given: Mapping[str, Any]) -> RunConfig:
     """The configuration of ``rookery.train(what, **given)``: short flags or whole sections."""
+    given, ranged = _with_range(given, _as_it_is)
     tree, schema = _base(_named_tree(what), {}, given, "")
-    return schema.build(_with_arguments(schema, tree, given))
+    return _come_and_go(schema.build(_with_arguments(schema, tree, given)), ranged)
 
 
 def revised_by_flags(config: RunConfig, flags: Mapping[str, str]) -> RunConfig:
     """``config`` with some settings changed by flags."""
     schema = Schema(config.algo, config.formation)
-    return schema.build(_with_flags(schema, config.to_tree(), flags))
+    flags, ranged = _with_range(flags, _as_flag, anew=True)
+    return _come_and_go(schema.build(_with_flags(schema, config.to_tree(), flags)), ranged)
 
 
 def revised(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
@@ -80,7 +84,41 @@ def revised(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
                 "anew, and init_from=RUN to begin with its weights"
             )
     schema = Schema(config.algo, config.formation)
-    return schema.build(_with_arguments(schema, config.to_tree(), given))
+    given, ranged = _with_range(given, _as_it_is, anew=True)
+    return _come_and_go(schema.build(_with_arguments(schema, config.to_tree(), given)), ranged)
+
+
+def _with_range(
+    given: Mapping[str, Any], write: Callable[[int | None], Any], *, anew: bool = False
+) -> tuple[dict[str, Any], str]:
+    """``given`` with ``--actors MIN:MAX`` as the two settings that it stands for, as ``write``
+    writes them, and what was given; ``anew``: one number takes the place of an earlier range."""
+    for name in ("actors", "workers"):
+        found = range_of(f"--{name}", str(given.get(name, "")))
+        if found is not None:
+            least, most = map(write, found)
+            return {**given, name: most, "ray.min_actors": least}, f"--{name} {given[name]}"
+        if anew and name in given and "ray.min_actors" not in given:
+            return {**given, "ray.min_actors": write(None)}, ""
+    return dict(given), ""
+
+
+def _as_flag(value: int | None) -> str:
+    return "none" if value is None else str(value)
+
+
+def _as_it_is(value: int | None) -> int | None:
+    return value
+
+
+def _come_and_go(config: RunConfig, ranged: str) -> RunConfig:
+    """``config``, if its engine has actors that come and go, or no ``ranged`` number was given."""
+    if ranged and config.engine != "ray":
+        raise UserError(
+            f"{ranged}: actors come and go under --engine ray; give one number under "
+            f"{config.engine}"
+        )
+    return config
 
 
 def env_of_flags(flags: Mapping[str, str]) -> Tree:

@@ -36,9 +36,10 @@ from rookery.params.optimizer import OptimizerConfig
 from rookery.roles.evaluator import EvalConfig
 from rookery.roles.recorder import RecordConfig
 from rookery.runs.metrics import check_sink_name
+from rookery.runs.ray_settings import RayConfig
 from rookery.runs.supervise import SuperviseConfig
 
-EngineName = Literal["inline", "local", "mpi"]
+EngineName = Literal["inline", "local", "mpi", "ray"]
 
 VERSION = 2
 """Of what settings mean. Since 2, ``env.num_envs`` counts the whole run."""
@@ -114,6 +115,8 @@ class HostsConfig:
     places: int | None = None
     """How many of their actors there is room for. Formations replay, async and paramserver have
     them beyond their own (null: 32); sync needs to know how many of its actors are theirs."""
+    share: bool = False
+    """The places are some of those that act in every formation, and not beyond them."""
     token_file: str | None = None
     """A file with the token that hosts must have; null: ROOKERY_TOKEN, or one is made."""
     leaves: tuple[str, ...] = ()
@@ -175,6 +178,7 @@ class RunConfig:
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     supervise: SuperviseConfig = field(default_factory=SuperviseConfig)
     hosts: HostsConfig = field(default_factory=HostsConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
 
     def __post_init__(self) -> None:
         if self.total_steps < 1:
@@ -186,6 +190,7 @@ class RunConfig:
         with naming(formation=formation_block(self.formation)):
             self._check_parts()
             self._check_hosts()
+            self._check_ray()
             self._check_division()
             if self.behind is not None:
                 return
@@ -223,16 +228,21 @@ class RunConfig:
         return block_name(self.algo)
 
     @property
+    def _beyond(self) -> bool:
+        """Whether those whom hosts bring come on top of those that the run has."""
+        return self.joined == "more" and not self.hosts.share
+
+    @property
     def num_places(self) -> int:
         """Actors of joined hosts that there is room for."""
         if self.hosts.listen is None or self.joined == "none":
             return 0
-        return self.hosts.places or (USUAL_PLACES if self.joined == "more" else 0)
+        return self.hosts.places or (USUAL_PLACES if self._beyond else 0)
 
     @property
     def num_acting(self) -> int:
         """All that may act: those of this machine, and those of hosts that join."""
-        beyond = self.num_places if self.joined == "more" else 0
+        beyond = self.num_places if self._beyond else 0
         return self.formation_config.num_actors + beyond
 
     @property
@@ -251,7 +261,9 @@ class RunConfig:
             if hosts.places is not None:
                 raise UserError("--places: is for runs that others join; add --listen HOST:PORT")
             return
-        if self.engine != "local":
+        if self.engine == "ray" and not hosts.share:
+            raise UserError("--listen: engine ray has hosts of its own; leave it out")
+        if self.engine not in ("local", "ray"):
             raise UserError(f"--listen: hosts join engine local, not {self.engine}; --engine local")
         if given == "none" and (hosts.places is not None or not hosts.leaves):
             raise UserError(
@@ -272,11 +284,31 @@ class RunConfig:
                 f"--places: one of the {formation.num_actors} workers must be here, where the "
                 "session is kept; have fewer places"
             )
-        if given == "some" and self.num_places > formation.num_actors:
+        if not self._beyond and self.num_places > formation.num_actors:
             raise UserError(
                 f"--places: {self.num_places} are more than there are actors in all, "
                 f"{formation.num_actors} (--actors)"
             )
+
+    def _check_ray(self) -> None:
+        """Refuse actors that come and go where all are needed, and more than there are."""
+        least, most = self.ray.min_actors, self.formation_config.num_actors
+        at_head = self.ray.head_actors
+        if self.engine != "ray":
+            return
+        if least is not None and least > most:
+            raise UserError(f"ray.min_actors: {least} are more than there are, {most} (--actors)")
+        if least is not None and least < most and self.joined != "more":
+            raise UserError(
+                f"--actors {least}:{most}: formation {self.formation} needs all who act, all the "
+                f"time; give one number, as --actors {most}"
+            )
+        if at_head is not None and at_head > most:
+            raise UserError(
+                f"ray.head_actors: {at_head} are more than there are, {most} (--actors)"
+            )
+        if most - (at_head or 0) > MOST_PLACES and self.joined != "none":
+            raise UserError(f"--actors: hosts have at most {MOST_PLACES}, got {most}")
 
     def _check_division(self) -> None:
         """Refuse environments that cannot be divided among those who act, and threads elsewhere."""

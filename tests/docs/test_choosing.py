@@ -25,8 +25,10 @@ def test_what_is_known_to_be_so(made: dict[str, Any]) -> None:
     rows = {line.split("`")[1]: line for line in made["places"]().splitlines()[2:]}
     assert [*rows] == formation_names()
     cells = {name: [cell.strip() for cell in row.split("|")[2:-1]] for name, row in rows.items()}
-    assert cells["hogwild"] == ["one worker", "yes", "", "", "one node", ""]
-    assert cells["sync"] == ["yes", "yes", "yes", "a fixed number", "a host a node", "ranks"]
-    assert cells["central"][:4] == ["yes", "yes", "", "a fixed number or more actors"]
+    assert cells["hogwild"] == ["one worker", "yes", "", "one node", "", "one node", ""]
+    assert cells["sync"][:4] == ["yes", "yes", "yes", "a fixed number"]
+    assert cells["sync"][4:] == ["a fixed number", "a host a node", "ranks"]
+    assert cells["central"][:4] == ["yes", "yes", "", "a fixed number or `MIN:MAX`"]
+    assert cells["central"][4] == "a fixed number or more actors"
     assert not made["learns"]("sync", "dqn")
     assert made["learns"]("replay", "dqn")

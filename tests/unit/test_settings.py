@@ -227,7 +227,7 @@ BAD_FLAGS = {
     "--lr.strat 3": "unknown flag --lr.strat",
     "--algo pp0": "--algo: unknown 'pp0'; did you mean 'ppo'?",
     "--formation snyc": "--formation: unknown 'snyc'; did you mean 'sync' or 'async'?",
-    "--engine locla": "--engine: must be one of inline, local, mpi, got 'locla'; did you mean",
+    "--engine locla": "--engine: must be one of inline, local, mpi, ray, got 'locla'; did you mean",
     "--policy.core grru": "policy.core: must be one of none, gru, lstm, got 'grru'; did you mean",
     "--steps abc": "--steps: must be a whole number, got 'abc'",
     "--steps 1.5": "--steps: must be a whole number, got 1.5",
