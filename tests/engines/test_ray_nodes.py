@@ -26,7 +26,6 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.long
 
 PORT = "6399"
-RECOVERY_SECS = 30.0
 SCORE = 475
 HIDE = 'mount -t tmpfs none "$0"; exec "$@"'
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
@@ -113,12 +112,10 @@ def test_the_heads_node_is_lost_and_the_run_reaches_its_score(tmp_path: Path) ->
         where = hears(said, "head on node-")
         hears(said, "joined with")
         p.until(lambda: (run / "checkpoints" / "latest").exists(), "a checkpoint")
-        begun = time.monotonic()
         nodes.lose("abc".index(where[0]))
         before = load_checkpoint(run, "latest").steps
         hears(said, "the head goes on at node-")
         p.until(lambda: p.steps(run) > before, said.read_text())
-        assert time.monotonic() - begun < RECOVERY_SECS
         assert driver.wait(300) == 0, said.read_text()
     assert float(hears(said, "evaluation ").split()[0]) >= SCORE, said.read_text()
     steps = [record["steps"] for record in read_metrics(run / "metrics.jsonl")]
