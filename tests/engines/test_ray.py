@@ -159,7 +159,7 @@ def counting(run: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def test_whoever_is_killed_comes_back_and_no_step_is_lost(cluster: Any, run: Path) -> None:
-    """An actor, a host's Ray actor and the replay: nobody goes back; then Ctrl-C."""
+    """An actor and a Ray actor of a host: nobody goes back; then Ctrl-C."""
     counts, world = counting(run)
     flags = (*COUNTED, *world, "--actors", "2", "--ray.host_actors", "1")
     train = Train(cluster, run, *flags, what="tests.faults.counted:make_env")
